@@ -1,0 +1,3 @@
+//! Load generator and reference brokers for EventMQ.
+
+fn main() {}

@@ -1,0 +1,174 @@
+//! The one catalogue of counters and reason codes. Documentation and COUNTERS come from it.
+//!
+//! Every refusal, drop, loss and close has an entry. Each agent counts in a [`Counters`] of its
+//! own (no sharing, no atomics); snapshots are added up outside the hot path.
+
+macro_rules! catalogue {
+    ($( $(#[$group:meta])* $variant:ident, $name:literal, $help:literal; )*) => {
+        /// One counter of the catalogue.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        #[repr(u16)]
+        pub enum Counter {
+            $(
+                #[doc = $help]
+                $variant,
+            )*
+        }
+
+        impl Counter {
+            /// All counters in catalogue order.
+            pub const ALL: &'static [Counter] = &[$(Counter::$variant,)*];
+
+            /// The name used in COUNTERS, logs and documentation.
+            pub fn name(self) -> &'static str {
+                match self { $(Counter::$variant => $name,)* }
+            }
+
+            /// One line for people.
+            pub fn help(self) -> &'static str {
+                match self { $(Counter::$variant => $help,)* }
+            }
+        }
+    };
+}
+
+catalogue! {
+    // Connections.
+    ConnectionsAccepted, "connections_accepted", "connections accepted from listeners";
+    HandshakesCompleted, "handshakes_completed", "ZMTP handshakes completed";
+    ConnectionsClosedByPeer, "closed_by_peer", "connections that ended with end of file or reset";
+    ConnectionsClosedGreeting, "closed_greeting", "connections closed: the greeting is not ZMTP 3.x";
+    ConnectionsClosedOldZmtp, "closed_old_zmtp", "connections closed: the peer speaks ZMTP 1 or 2";
+    ConnectionsClosedMechanism, "closed_mechanism", "connections closed: security mechanism differs";
+    ConnectionsClosedHandshake, "closed_handshake", "connections closed: bad handshake command or metadata";
+    ConnectionsClosedHandshakeTimeout, "closed_handshake_timeout", "connections closed: handshake not finished in time";
+    ConnectionsClosedProtocol, "closed_protocol", "connections closed: ZMTP violation after the handshake";
+    ConnectionsClosedError, "closed_error_command", "connections closed: the peer sent a ZMTP ERROR";
+    ConnectionsClosedTooLarge, "closed_too_large", "connections closed: message above twice the size limit";
+    ConnectionsClosedReplaced, "closed_replaced", "connections closed: a newer one has the same routing id";
+    ConnectionsRefusedTakeover, "refused_takeover", "connections refused: routing id taken over too often";
+    ConnectionsRefusedLimit, "refused_connection_limit", "connections refused: the socket has its maximum";
+    ConnectionsClosedShutdown, "closed_shutdown", "connections closed at shutdown";
+    ConnectionsClosedMemory, "closed_partial_memory", "connections closed: stalled partial message under memory pressure";
+    AcceptErrors, "accept_errors", "accept failed (out of file descriptors, usually); retried by a timer";
+    // Traffic.
+    MessagesReceived, "messages_received", "complete messages received";
+    BytesReceived, "bytes_received", "bytes received";
+    MessagesSent, "messages_sent", "messages put into output buffers";
+    BytesSent, "bytes_sent", "bytes written to the kernel";
+    PingsAnswered, "pings_answered", "ZMTP PINGs answered";
+    MessagesTooLarge, "messages_too_large", "messages above the size limit, read and discarded";
+    NoticesDropped, "notices_dropped", "acceptance notices dropped: the client does not read";
+    ResultsDropped, "results_dropped", "results and REJECTs dropped: the client does not read";
+    OutputToGone, "output_to_gone", "messages for a connection that was gone";
+    // Ignored input.
+    IgnoredFrames, "ignored_frames", "messages ignored: fewer than four frames";
+    IgnoredFrame0, "ignored_frame0", "messages ignored: first frame not empty";
+    IgnoredVersion, "ignored_version", "messages ignored: second frame is not eMQP/1.0";
+    IgnoredCommand, "ignored_command", "messages ignored: unknown command";
+    IgnoredRole, "ignored_role", "messages ignored: command not allowed on this socket";
+    IgnoredMsgid, "ignored_msgid", "messages ignored: msgid empty or too long";
+    IgnoredInform, "ignored_inform", "INFORMs ignored: malformed";
+    IgnoredReply, "ignored_reply", "REPLYs ignored: malformed";
+    IgnoredUnregistered, "ignored_unregistered", "messages ignored: the sender is not registered";
+    // Requests.
+    RequestsAccepted, "requests_accepted", "REQUESTs accepted";
+    RejectedMalformed, "rejected_malformed", "messages refused: malformed";
+    RejectedQueueFull, "rejected_queue_full", "REQUESTs refused: queue-full";
+    RejectedTooManyQueues, "rejected_too_many_queues", "REQUESTs refused: too-many-queues";
+    RejectedMemoryFull, "rejected_memory_full", "REQUESTs refused: memory-full";
+    RejectedDraining, "rejected_draining", "REQUESTs refused: draining";
+    RejectedNoScheduler, "rejected_no_scheduler", "SCHEDULEs refused: no-scheduler";
+    RejectedTooLarge, "rejected_too_large", "messages refused: too-large";
+    RejectedUnsupported, "rejected_unsupported", "REQUESTs refused: unsupported";
+    GuaranteeNotDurable, "guarantee_not_durable", "REQUESTs with guarantee or retry-count, which this version only carries on";
+    // Jobs.
+    JobsHandedOut, "jobs_handed_out", "jobs handed to workers";
+    JobsDone, "jobs_done", "jobs that ended ok";
+    JobsFailed, "jobs_failed", "jobs that ended with an error";
+    JobsTimedOut, "jobs_timed_out", "jobs that ended with a time-out";
+    JobsLost, "jobs_lost", "jobs lost with their worker";
+    JobsUnknown, "jobs_unknown", "jobs whose end a leaving worker did not tell";
+    JobsAbandoned, "jobs_abandoned", "jobs still waiting or running when the broker ended";
+    JobsReturned, "jobs_returned", "jobs that came back to their place: not wholly sent, or refused by the worker";
+    ResultsForwarded, "results_forwarded", "results sent to clients";
+    ResultsNotAsked, "results_not_asked", "results whose client had not asked for one";
+    ResultsClientGone, "results_client_gone", "results whose client was gone";
+    RepliesUnknown, "replies_unknown", "REPLYs for jobs the broker does not know";
+    RepliesLate, "replies_late", "REPLYs for jobs already given up as lost";
+    SlotsOverLimit, "slots_over_limit", "READYs that would exceed the worker's slot limit";
+    // Workers and schedulers.
+    WorkersRegistered, "workers_registered", "workers registered (INFORM)";
+    WorkersRemovedSilent, "workers_removed_silent", "workers removed: silent";
+    WorkersRemovedLost, "workers_removed_lost", "workers removed: connection lost";
+    WorkersRemovedLeft, "workers_removed_left", "workers that said KBYE";
+    SchedulersRegistered, "schedulers_registered", "schedulers registered (INFORM)";
+    SchedulersRemoved, "schedulers_removed", "schedulers removed: silent, lost, or said KBYE";
+    SchedulesForwarded, "schedules_forwarded", "SCHEDULEs and UNSCHEDULEs sent to schedulers";
+    DisconnectsSent, "disconnects_sent", "DISCONNECTs sent to unregistered workers";
+    // Broker.
+    InputPaused, "input_paused", "times reading from clients was paused for memory";
+    Stalls, "stalls", "gaps of more than a second in which the broker did not run";
+    AdminRequests, "admin_requests", "administrative requests answered";
+    LogRecordsDropped, "log_records_dropped", "log records dropped: the log writer was behind";
+}
+
+/// A set of counters owned by one agent.
+#[derive(Debug, Clone)]
+pub struct Counters {
+    values: Box<[u64]>,
+}
+
+impl Default for Counters {
+    fn default() -> Self {
+        Counters { values: vec![0; Counter::ALL.len()].into_boxed_slice() }
+    }
+}
+
+impl Counters {
+    /// Adds one.
+    #[inline]
+    pub fn inc(&mut self, counter: Counter) {
+        self.add(counter, 1);
+    }
+
+    /// Adds `n`.
+    #[inline]
+    pub fn add(&mut self, counter: Counter, n: u64) {
+        self.values[counter as usize] += n;
+    }
+
+    /// The current value.
+    pub fn get(&self, counter: Counter) -> u64 {
+        self.values[counter as usize]
+    }
+
+    /// Adds all of another set.
+    pub fn merge(&mut self, other: &Counters) {
+        for (mine, theirs) in self.values.iter_mut().zip(other.values.iter()) {
+            *mine += theirs;
+        }
+    }
+
+    /// All counters with their values, in catalogue order.
+    pub fn iter(&self) -> impl Iterator<Item = (Counter, u64)> + '_ {
+        Counter::ALL.iter().map(|c| (*c, self.get(*c)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_unique_and_in_order() {
+        let mut names: Vec<_> = Counter::ALL.iter().map(|c| c.name()).collect();
+        for (i, counter) in Counter::ALL.iter().enumerate() {
+            assert_eq!(*counter as usize, i);
+        }
+        let all = names.len();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), all);
+    }
+}

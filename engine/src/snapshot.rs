@@ -1,0 +1,119 @@
+//! Plain copies of the broker's state for administrative answers, made on the dispatch thread in
+//! O(queues + workers) and rendered elsewhere.
+
+use crate::metrics::Counters;
+
+/// What STATUS shows (semantics.md, administrative answers). Names are raw bytes from peers.
+#[derive(Debug, Clone, Default)]
+pub struct StatusSnapshot {
+    /// One entry per queue that has anything to show, ordered by name.
+    pub queues: Vec<QueueStatus>,
+    /// Registered workers and the number of jobs handed to each, ordered by id.
+    pub processed_by_worker: Vec<(Vec<u8>, u64)>,
+}
+
+/// Figures of one queue.
+#[derive(Debug, Clone, Default)]
+pub struct QueueStatus {
+    /// Queue name; `''` never appears, it is the default queue.
+    pub name: Vec<u8>,
+    /// Handed out and unfinished.
+    pub in_flight: u64,
+    /// Waiting.
+    pub waiting: u64,
+    /// Handed out since start.
+    pub processed: u64,
+    /// Mean age in ms of unfinished jobs, if there are any.
+    pub mean_age_ms: Option<u64>,
+    /// Age in ms of the oldest unfinished job, if there is one.
+    pub max_age_ms: Option<u64>,
+}
+
+/// What ROUTER_SHOW_WORKERS shows.
+#[derive(Debug, Clone, Default)]
+pub struct WorkersSnapshot {
+    /// Registered workers, ordered by id.
+    pub workers: Vec<WorkerStatus>,
+    /// Queues with at least one worker that may be given work: name and (weight, worker id) in
+    /// pick order.
+    pub queues: Vec<(Vec<u8>, Vec<(f64, Vec<u8>)>)>,
+}
+
+/// One worker.
+#[derive(Debug, Clone, Default)]
+pub struct WorkerStatus {
+    /// Routing id.
+    pub id: Vec<u8>,
+    /// Weight and name of each queue, as registered.
+    pub queues: Vec<(f64, Vec<u8>)>,
+    /// Monotonic seconds at which it was last heard.
+    pub last_seen_secs: f64,
+    /// Free slots.
+    pub free_slots: u64,
+    /// Jobs in flight.
+    pub in_flight: u64,
+    /// `live`, `silent`, `grace`, `leaving` or `slow`.
+    pub state: &'static str,
+}
+
+/// What ROUTER_SHOW_SCHEDULERS shows.
+#[derive(Debug, Clone, Default)]
+pub struct SchedulersSnapshot {
+    /// Routing id and monotonic seconds at which it was last heard, ordered by id.
+    pub schedulers: Vec<(Vec<u8>, f64)>,
+}
+
+/// One latency distribution, in microseconds.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct LatencyFigures {
+    /// Number of values.
+    pub count: u64,
+    /// Smallest.
+    pub min_us: u64,
+    /// Mean.
+    pub mean_us: f64,
+    /// Median.
+    pub p50_us: u64,
+    /// 90th percentile.
+    pub p90_us: u64,
+    /// 99th percentile.
+    pub p99_us: u64,
+    /// 99.9th percentile.
+    pub p999_us: u64,
+    /// Largest.
+    pub max_us: u64,
+}
+
+/// The three distributions of one queue.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct QueueLatency {
+    /// Accepted → handed out.
+    pub wait: LatencyFigures,
+    /// Handed out → ended.
+    pub service: LatencyFigures,
+    /// Accepted → ended.
+    pub total: LatencyFigures,
+}
+
+/// Figures of the broker that are not per queue: what COUNTERS shows besides the counters.
+#[derive(Debug, Clone, Default)]
+pub struct BrokerFigures {
+    /// Counters of the state machine.
+    pub counters: Counters,
+    /// Jobs waiting.
+    pub jobs_waiting: u64,
+    /// Jobs in flight.
+    pub jobs_in_flight: u64,
+    /// Bytes held by waiting and kept jobs.
+    pub job_bytes: u64,
+    /// Queues known.
+    pub queues: u64,
+    /// Workers registered.
+    pub workers: u64,
+    /// Schedulers registered.
+    pub schedulers: u64,
+    /// True while input from clients is paused for memory.
+    pub input_paused: bool,
+    /// True while draining.
+    pub draining: bool,
+}
