@@ -35,7 +35,9 @@ pub enum AddrError {
     #[error("{0:?}: the host is missing (expected tcp://HOST:PORT)")]
     Host(String),
     /// No port, or not a number from 0 to 65535.
-    #[error("{0:?}: the port is missing or not a number from 0 to 65535 (expected tcp://HOST:PORT)")]
+    #[error(
+        "{0:?}: the port is missing or not a number from 0 to 65535 (expected tcp://HOST:PORT)"
+    )]
     Port(String),
     /// An IPv6 host without brackets, or brackets around something else.
     #[error("{0:?}: an IPv6 address is written in brackets, as in tcp://[::1]:47291")]
@@ -73,10 +75,12 @@ impl FromStr for Addr {
             }
             return Ok(Addr::Ipc(PathBuf::from(path)));
         }
-        let rest =
-            text.strip_prefix("tcp://").ok_or_else(|| AddrError::Scheme(text.to_owned()))?;
-        let (host, port) =
-            rest.rsplit_once(':').ok_or_else(|| AddrError::Port(text.to_owned()))?;
+        let rest = text
+            .strip_prefix("tcp://")
+            .ok_or_else(|| AddrError::Scheme(text.to_owned()))?;
+        let (host, port) = rest
+            .rsplit_once(':')
+            .ok_or_else(|| AddrError::Port(text.to_owned()))?;
         let digits = !port.is_empty() && port.bytes().all(|b| b.is_ascii_digit());
         let port = match port.parse::<u16>() {
             Ok(port) if digits => port,
@@ -94,7 +98,10 @@ impl FromStr for Addr {
         if host.is_empty() || host.contains(['/', ' ', '\0']) {
             return Err(AddrError::Host(text.to_owned()));
         }
-        Ok(Addr::Tcp { host: host.to_owned(), port })
+        Ok(Addr::Tcp {
+            host: host.to_owned(),
+            port,
+        })
     }
 }
 
@@ -123,7 +130,10 @@ mod tests {
         ] {
             assert_eq!(text.parse::<Addr>().unwrap().to_string(), text);
         }
-        assert_eq!("tcp://*:*".parse::<Addr>().unwrap().to_string(), "tcp://*:0");
+        assert_eq!(
+            "tcp://*:*".parse::<Addr>().unwrap().to_string(),
+            "tcp://*:0"
+        );
     }
 
     #[test]

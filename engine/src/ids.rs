@@ -53,7 +53,10 @@ impl ConnId {
     /// # Panics
     /// If `slot` needs more than 24 bits: slots are bounded by the connection limits.
     pub fn new(agent: u8, slot: u32, generation: u32) -> Self {
-        assert!((slot as usize) < Self::MAX_SLOTS, "connection slot out of range");
+        assert!(
+            (slot as usize) < Self::MAX_SLOTS,
+            "connection slot out of range"
+        );
         ConnId((u64::from(agent) << 56) | (u64::from(slot) << 32) | u64::from(generation))
     }
 
@@ -102,7 +105,10 @@ mod tests {
     #[test]
     fn conn_id_keeps_its_parts() {
         let id = ConnId::new(255, 0xff_fffe, u32::MAX);
-        assert_eq!((id.agent(), id.slot(), id.generation()), (255, 0xff_fffe, u32::MAX));
+        assert_eq!(
+            (id.agent(), id.slot(), id.generation()),
+            (255, 0xff_fffe, u32::MAX)
+        );
         assert_ne!(ConnId::new(1, 2, 3), ConnId::new(1, 2, 4));
     }
 }

@@ -60,7 +60,10 @@ pub const STALL_MS: u64 = 1_000;
 
 const _: () = {
     assert!(FRAME_BYTES_MAX < MESSAGE_BYTES_MAX);
-    assert!(DISCARD_BYTES_MAX <= u32::MAX as usize, "frame offsets are 32 bits wide");
+    assert!(
+        DISCARD_BYTES_MAX <= u32::MAX as usize,
+        "frame offsets are 32 bits wide"
+    );
     assert!(SHARED_BYTES_MIN <= CHUNK_BYTES);
     assert!(SHARED_BYTES_MIN < TURN_READ_BYTES_MAX);
     assert!(COMMAND_BYTES_MAX < TURN_READ_BYTES_MAX);

@@ -121,7 +121,9 @@ pub struct Counters {
 
 impl Default for Counters {
     fn default() -> Self {
-        Counters { values: vec![0; Counter::ALL.len()].into_boxed_slice() }
+        Counters {
+            values: vec![0; Counter::ALL.len()].into_boxed_slice(),
+        }
     }
 }
 

@@ -29,6 +29,9 @@ pub struct QueueStatus {
     pub max_age_ms: Option<u64>,
 }
 
+/// Name of a queue, and (weight, worker id) in pick order.
+pub type QueueWorkers = (Vec<u8>, Vec<(f64, Vec<u8>)>);
+
 /// What ROUTER_SHOW_WORKERS shows.
 #[derive(Debug, Clone, Default)]
 pub struct WorkersSnapshot {
@@ -36,7 +39,7 @@ pub struct WorkersSnapshot {
     pub workers: Vec<WorkerStatus>,
     /// Queues with at least one worker that may be given work: name and (weight, worker id) in
     /// pick order.
-    pub queues: Vec<(Vec<u8>, Vec<(f64, Vec<u8>)>)>,
+    pub queues: Vec<QueueWorkers>,
 }
 
 /// One worker.

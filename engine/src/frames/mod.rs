@@ -47,8 +47,16 @@ pub struct Message<'a> {
 impl<'a> Message<'a> {
     /// A view over `wire` with the frames `spans`, which must lie inside it.
     pub fn new(wire: &'a [u8], spans: &'a [FrameSpan]) -> Self {
-        debug_assert!(spans.iter().all(|s| s.start <= s.end && s.end as usize <= wire.len()));
-        Message { wire, spans, shared: None }
+        debug_assert!(
+            spans
+                .iter()
+                .all(|s| s.start <= s.end && s.end as usize <= wire.len())
+        );
+        Message {
+            wire,
+            spans,
+            shared: None,
+        }
     }
 
     /// A view over a message that is already held by reference.
@@ -93,7 +101,9 @@ impl<'a> Message<'a> {
     /// Bodies of all frames.
     pub fn frames(&self) -> impl ExactSizeIterator<Item = &'a [u8]> + use<'a> {
         let wire = self.wire;
-        self.spans.iter().map(move |s| &wire[s.start as usize..s.end as usize])
+        self.spans
+            .iter()
+            .map(move |s| &wire[s.start as usize..s.end as usize])
     }
 }
 
@@ -123,7 +133,10 @@ impl OwnedMessage {
 
     /// A copy of a borrowed message.
     pub fn copy_of(message: &Message<'_>) -> Self {
-        OwnedMessage { wire: message.wire().to_vec(), spans: message.spans().to_vec() }
+        OwnedMessage {
+            wire: message.wire().to_vec(),
+            spans: message.spans().to_vec(),
+        }
     }
 
     /// The borrowed view.

@@ -50,7 +50,10 @@ pub struct MessageWriter {
 impl MessageWriter {
     /// Appends to `out`, which may hold earlier messages.
     pub fn new(out: Vec<u8>) -> Self {
-        MessageWriter { out, last_flags: None }
+        MessageWriter {
+            out,
+            last_flags: None,
+        }
     }
 
     /// Appends one frame.
