@@ -19,6 +19,11 @@ pub const MSGID_BYTES_MAX: usize = 255;
 pub const QUEUE_NAME_BYTES_MAX: usize = 255;
 /// Largest ZMTP command body (READY with metadata, ERROR, SUBSCRIBE).
 pub const COMMAND_BYTES_MAX: usize = 4 * 1024;
+/// Largest number of properties in a READY.
+pub const METADATA_PROPERTIES_MAX: usize = 64;
+/// Largest sum of commands (PINGs) between the frames of one message. libzmq sends at most one
+/// PING between two frames.
+pub const INNER_COMMAND_BYTES_MAX: usize = 16 * 1024;
 /// Largest context a PING may carry (ZMTP 3.1).
 pub const PING_CONTEXT_BYTES_MAX: usize = 16;
 /// Largest number of queues in one INFORM.
@@ -64,6 +69,7 @@ const _: () = {
         DISCARD_BYTES_MAX <= u32::MAX as usize,
         "frame offsets are 32 bits wide"
     );
+    assert!(COMMAND_BYTES_MAX < INNER_COMMAND_BYTES_MAX);
     assert!(SHARED_BYTES_MIN <= CHUNK_BYTES);
     assert!(SHARED_BYTES_MIN < TURN_READ_BYTES_MAX);
     assert!(COMMAND_BYTES_MAX < TURN_READ_BYTES_MAX);
