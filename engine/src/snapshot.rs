@@ -2,6 +2,7 @@
 //! O(queues + workers) and rendered elsewhere.
 
 use crate::metrics::Counters;
+use serde::{Serialize, Serializer};
 
 /// What STATUS shows (semantics.md, administrative answers). Names are raw bytes from peers.
 #[derive(Debug, Clone, Default)]
@@ -67,13 +68,14 @@ pub struct SchedulersSnapshot {
 }
 
 /// One latency distribution, in microseconds.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub struct LatencyFigures {
     /// Number of values.
     pub count: u64,
     /// Smallest.
     pub min_us: u64,
-    /// Mean.
+    /// Mean; shown with one decimal.
+    #[serde(serialize_with = "tenths")]
     pub mean_us: f64,
     /// Median.
     pub p50_us: u64,
@@ -88,7 +90,7 @@ pub struct LatencyFigures {
 }
 
 /// The three distributions of one queue.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub struct QueueLatency {
     /// Accepted → handed out.
     pub wait: LatencyFigures,
@@ -96,6 +98,15 @@ pub struct QueueLatency {
     pub service: LatencyFigures,
     /// Accepted → ended.
     pub total: LatencyFigures,
+}
+
+/// What LATENCY shows: queues by name, ordered as they are to be shown.
+#[derive(Debug, Clone, Default)]
+pub struct LatencyReport {
+    /// Since start.
+    pub cumulative: Vec<(Vec<u8>, QueueLatency)>,
+    /// In the last whole interval.
+    pub interval: Vec<(Vec<u8>, QueueLatency)>,
 }
 
 /// Figures of the broker that are not per queue: what COUNTERS shows besides the counters.
@@ -119,4 +130,88 @@ pub struct BrokerFigures {
     pub input_paused: bool,
     /// True while draining.
     pub draining: bool,
+}
+
+/// What COUNTERS shows: everything that is not per queue. Made by the shell.
+#[derive(Debug, Clone, Default)]
+pub struct CountersReport {
+    /// Version of the program.
+    pub version: &'static str,
+    /// Seconds since start.
+    pub uptime_secs: f64,
+    /// `inline` or `dedicated`, as chosen at start.
+    pub threading: &'static str,
+    /// Counters of the state machine and of all agents, added up.
+    pub counters: Counters,
+    /// Figures of the state machine; its counters are not shown again.
+    pub figures: BrokerFigures,
+    /// Open connections, indexed by [`Socket`](crate::ids::Socket).
+    pub connections: [u64; 3],
+    /// Memory.
+    pub memory: MemoryReport,
+    /// Agents, in the order of their numbers.
+    pub agents: Vec<AgentReport>,
+    /// Rings between agents; none with inline threading.
+    pub rings: Vec<RingReport>,
+}
+
+/// Memory as `max_memory` counts it, in bytes.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct MemoryReport {
+    /// Effective `max_memory`.
+    pub limit_bytes: u64,
+    /// Waiting and kept jobs.
+    pub job_bytes: u64,
+    /// Partial messages in receive buffers.
+    pub partial_bytes: u64,
+    /// Chunks outstanding in rings.
+    pub ring_bytes: u64,
+    /// Output not yet written.
+    pub output_bytes: u64,
+    /// Resident set of the process, if it can be read.
+    pub resident_bytes: u64,
+}
+
+/// One agent: what it holds and where its time went.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct AgentReport {
+    /// Name, also of its thread.
+    pub name: String,
+    /// Core it is pinned to.
+    pub core: Option<usize>,
+    /// Open connections.
+    pub connections: u64,
+    /// Turns that found work.
+    pub turns_busy: u64,
+    /// Turns that found none.
+    pub turns_idle: u64,
+    /// Times it slept.
+    pub sleeps: u64,
+    /// Milliseconds in turns that found work.
+    pub busy_ms: u64,
+    /// Milliseconds in turns that found none, and asleep.
+    pub idle_ms: u64,
+    /// Milliseconds in turns that left input alone for want of room for output.
+    pub back_pressure_ms: u64,
+}
+
+/// One ring between two agents.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct RingReport {
+    /// From, to and socket.
+    pub name: String,
+    /// Items in it.
+    pub items: u64,
+    /// Items it holds at most.
+    pub items_max: u64,
+    /// Bytes in it.
+    pub bytes: u64,
+    /// Bytes it holds at most.
+    pub bytes_max: u64,
+    /// Offers refused since start, because it was full.
+    pub offers_failed: u64,
+}
+
+fn tenths<S: Serializer>(value: &f64, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_f64((value * 10.0).round() / 10.0)
 }

@@ -1,1 +1,155 @@
-//! (placeholder until the module lands)
+//! The administrative commands: which one a message is, and the answers as JSON.
+//!
+//! Owns: [`AdminCommand`], the JSON forms of the snapshots in [`snapshot`](crate::snapshot), and
+//! the frames around them. May import layers 0-3 but not `broker`. Invariants: every answer is
+//! valid JSON in ASCII, byte for byte as Python's `json.dumps` prints it (separators `", "` and
+//! `": "`, key order of EventMQ 0.3.13); a name or id that is not UTF-8 is shown as `0x` and hex;
+//! a large answer can be made in slices ([`Rendering`]).
+
+mod json;
+mod render;
+
+pub use render::{
+    Answer, Rendering, render_counters, render_latency, render_schedulers, render_status,
+    render_workers,
+};
+
+use crate::frames::{Message, MessageWriter};
+use crate::limits::MSGID_BYTES_MAX;
+use crate::metrics::Counter;
+
+/// A command of the administrative socket (protocol.md section 3).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum AdminCommand {
+    /// Figures per queue and worker.
+    Status,
+    /// Workers and the queues they serve.
+    ShowWorkers,
+    /// Schedulers.
+    ShowSchedulers,
+    /// Graceful shutdown, answered with ACK.
+    Disconnect,
+    /// Latency distributions.
+    Latency,
+    /// Counters and everything that is not per queue.
+    Counters,
+}
+
+impl AdminCommand {
+    /// All commands.
+    pub const ALL: [AdminCommand; 6] = [
+        AdminCommand::Status,
+        AdminCommand::ShowWorkers,
+        AdminCommand::ShowSchedulers,
+        AdminCommand::Disconnect,
+        AdminCommand::Latency,
+        AdminCommand::Counters,
+    ];
+
+    /// The command frame.
+    pub fn name(self) -> &'static str {
+        match self {
+            AdminCommand::Status => "STATUS",
+            AdminCommand::ShowWorkers => "ROUTER_SHOW_WORKERS",
+            AdminCommand::ShowSchedulers => "ROUTER_SHOW_SCHEDULERS",
+            AdminCommand::Disconnect => "DISCONNECT",
+            AdminCommand::Latency => "LATENCY",
+            AdminCommand::Counters => "COUNTERS",
+        }
+    }
+}
+
+/// A request understood: the command and the msgid, which only an ACK repeats.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AdminRequest<'a> {
+    /// What is asked for.
+    pub command: AdminCommand,
+    /// The request's msgid, 1-255 bytes.
+    pub msgid: &'a [u8],
+}
+
+/// Reads a command frame; names are exact.
+pub fn parse(command: &[u8]) -> Option<AdminCommand> {
+    AdminCommand::ALL
+        .into_iter()
+        .find(|known| known.name().as_bytes() == command)
+}
+
+/// Commands that eMQP knows but the administrative socket does not take.
+const OTHER_COMMANDS: [&[u8]; 13] = [
+    b"REQUEST",
+    b"REPLY",
+    b"REJECT",
+    b"INFORM",
+    b"ACK",
+    b"READY",
+    b"SCHEDULE",
+    b"UNSCHEDULE",
+    b"HEARTBEAT",
+    b"KBYE",
+    b"KBAI",
+    b"PUBLISH",
+    b"SUBSCRIBE",
+];
+
+/// Reads a whole message from the administrative socket: `['', 'eMQP/1.0', COMMAND, msgid]`,
+/// further frames are not looked at.
+///
+/// # Errors
+/// The counter under which the message is ignored.
+pub fn parse_message<'a>(message: &Message<'a>) -> Result<AdminRequest<'a>, Counter> {
+    let (Some(empty), Some(version), Some(command), Some(msgid)) = (
+        message.get(0),
+        message.get(1),
+        message.get(2),
+        message.get(3),
+    ) else {
+        return Err(Counter::IgnoredFrames);
+    };
+    if !empty.is_empty() {
+        return Err(Counter::IgnoredFrame0);
+    }
+    if version != b"eMQP/1.0" {
+        return Err(Counter::IgnoredVersion);
+    }
+    let Some(known) = parse(command) else {
+        let other = OTHER_COMMANDS.contains(&command);
+        return Err(if other {
+            Counter::IgnoredRole
+        } else {
+            Counter::IgnoredCommand
+        });
+    };
+    if !(1..=MSGID_BYTES_MAX).contains(&msgid.len()) {
+        return Err(Counter::IgnoredMsgid);
+    }
+    Ok(AdminRequest {
+        command: known,
+        msgid,
+    })
+}
+
+/// Appends the answer to everything but DISCONNECT in its wire form. `newid` is a fresh msgid: the
+/// request's is not in the answer.
+pub fn push_reply(out: Vec<u8>, newid: &[u8], json: &[u8]) -> Vec<u8> {
+    push_frames(out, b"REPLY", newid, json)
+}
+
+/// Appends the answer to DISCONNECT in its wire form.
+pub fn push_ack(out: Vec<u8>, newid: &[u8], msgid: &[u8]) -> Vec<u8> {
+    push_frames(out, b"ACK", newid, msgid)
+}
+
+fn push_frames(out: Vec<u8>, command: &[u8], newid: &[u8], body: &[u8]) -> Vec<u8> {
+    let mut writer = MessageWriter::new(out);
+    writer
+        .frame(b"")
+        .frame(b"eMQP/1.0")
+        .frame(command)
+        .frame(newid)
+        .frame(body);
+    writer.finish()
+}
+
+#[cfg(test)]
+mod tests;
