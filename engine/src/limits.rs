@@ -28,6 +28,8 @@ pub const INNER_COMMAND_BYTES_MAX: usize = 16 * 1024;
 pub const PING_CONTEXT_BYTES_MAX: usize = 16;
 /// Largest number of queues in one INFORM.
 pub const INFORM_QUEUES_MAX: usize = 1_024;
+/// Largest SCHEDULE or UNSCHEDULE: it is parsed before it is forwarded.
+pub const SCHEDULE_BYTES_MAX: usize = 1024 * 1024;
 /// Largest queues frame of an INFORM: 1,024 names of 255 bytes, six-fold JSON escapes aside.
 pub const INFORM_BYTES_MAX: usize = 1024 * 1024;
 
