@@ -14,8 +14,8 @@ pub use render::{
     render_workers,
 };
 
+use crate::emqp::{Command, Envelope, PROTOCOL};
 use crate::frames::{Message, MessageWriter};
-use crate::limits::MSGID_BYTES_MAX;
 use crate::metrics::Counter;
 
 /// A command of the administrative socket (protocol.md section 3).
@@ -47,15 +47,26 @@ impl AdminCommand {
     ];
 
     /// The command frame.
-    pub fn name(self) -> &'static str {
+    pub fn name(self) -> &'static [u8] {
+        self.command().name()
+    }
+
+    fn command(self) -> Command {
         match self {
-            AdminCommand::Status => "STATUS",
-            AdminCommand::ShowWorkers => "ROUTER_SHOW_WORKERS",
-            AdminCommand::ShowSchedulers => "ROUTER_SHOW_SCHEDULERS",
-            AdminCommand::Disconnect => "DISCONNECT",
-            AdminCommand::Latency => "LATENCY",
-            AdminCommand::Counters => "COUNTERS",
+            AdminCommand::Status => Command::Status,
+            AdminCommand::ShowWorkers => Command::ShowWorkers,
+            AdminCommand::ShowSchedulers => Command::ShowSchedulers,
+            AdminCommand::Disconnect => Command::Disconnect,
+            AdminCommand::Latency => Command::Latency,
+            AdminCommand::Counters => Command::Counters,
         }
+    }
+
+    /// The administrative command among all commands of eMQP.
+    pub fn from_command(command: Command) -> Option<AdminCommand> {
+        AdminCommand::ALL
+            .into_iter()
+            .find(|known| known.command() == command)
     }
 }
 
@@ -70,27 +81,8 @@ pub struct AdminRequest<'a> {
 
 /// Reads a command frame; names are exact.
 pub fn parse(command: &[u8]) -> Option<AdminCommand> {
-    AdminCommand::ALL
-        .into_iter()
-        .find(|known| known.name().as_bytes() == command)
+    Command::parse(command).and_then(AdminCommand::from_command)
 }
-
-/// Commands that eMQP knows but the administrative socket does not take.
-const OTHER_COMMANDS: [&[u8]; 13] = [
-    b"REQUEST",
-    b"REPLY",
-    b"REJECT",
-    b"INFORM",
-    b"ACK",
-    b"READY",
-    b"SCHEDULE",
-    b"UNSCHEDULE",
-    b"HEARTBEAT",
-    b"KBYE",
-    b"KBAI",
-    b"PUBLISH",
-    b"SUBSCRIBE",
-];
 
 /// Reads a whole message from the administrative socket: `['', 'eMQP/1.0', COMMAND, msgid]`,
 /// further frames are not looked at.
@@ -98,54 +90,31 @@ const OTHER_COMMANDS: [&[u8]; 13] = [
 /// # Errors
 /// The counter under which the message is ignored.
 pub fn parse_message<'a>(message: &Message<'a>) -> Result<AdminRequest<'a>, Counter> {
-    let (Some(empty), Some(version), Some(command), Some(msgid)) = (
-        message.get(0),
-        message.get(1),
-        message.get(2),
-        message.get(3),
-    ) else {
-        return Err(Counter::IgnoredFrames);
-    };
-    if !empty.is_empty() {
-        return Err(Counter::IgnoredFrame0);
-    }
-    if version != b"eMQP/1.0" {
-        return Err(Counter::IgnoredVersion);
-    }
-    let Some(known) = parse(command) else {
-        let other = OTHER_COMMANDS.contains(&command);
-        return Err(if other {
-            Counter::IgnoredRole
-        } else {
-            Counter::IgnoredCommand
-        });
-    };
-    if !(1..=MSGID_BYTES_MAX).contains(&msgid.len()) {
-        return Err(Counter::IgnoredMsgid);
-    }
+    let envelope = Envelope::parse(message).map_err(|bad| bad.counter())?;
+    let command = AdminCommand::from_command(envelope.command).ok_or(Counter::IgnoredRole)?;
     Ok(AdminRequest {
-        command: known,
-        msgid,
+        command,
+        msgid: envelope.msgid,
     })
 }
 
 /// Appends the answer to everything but DISCONNECT in its wire form. `newid` is a fresh msgid: the
 /// request's is not in the answer.
 pub fn push_reply(out: Vec<u8>, newid: &[u8], json: &[u8]) -> Vec<u8> {
-    push_frames(out, b"REPLY", newid, json)
+    push_frames(out, Command::Reply, newid, json)
 }
 
 /// Appends the answer to DISCONNECT in its wire form.
 pub fn push_ack(out: Vec<u8>, newid: &[u8], msgid: &[u8]) -> Vec<u8> {
-    push_frames(out, b"ACK", newid, msgid)
+    push_frames(out, Command::Ack, newid, msgid)
 }
 
-fn push_frames(out: Vec<u8>, command: &[u8], newid: &[u8], body: &[u8]) -> Vec<u8> {
+fn push_frames(out: Vec<u8>, command: Command, newid: &[u8], body: &[u8]) -> Vec<u8> {
     let mut writer = MessageWriter::new(out);
     writer
         .frame(b"")
-        .frame(b"eMQP/1.0")
-        .frame(command)
+        .frame(PROTOCOL)
+        .frame(command.name())
         .frame(newid)
         .frame(body);
     writer.finish()

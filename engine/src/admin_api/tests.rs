@@ -220,7 +220,7 @@ fn requests_are_read_exactly() {
     };
     let long = [b'x'; 256];
     for command in AdminCommand::ALL {
-        let name = command.name().as_bytes();
+        let name = command.name();
         assert_eq!(parse(name), Some(command));
         assert_eq!(parse(&name.to_ascii_lowercase()), None);
         assert_eq!(

@@ -64,7 +64,7 @@ mod tests {
             .output()
             .unwrap();
         assert!(output.status.success(), "{output:?}");
-        let mut next = || {
+        let next = || {
             let mut bytes = [0; 512];
             let len = socket.recv(&mut bytes).unwrap();
             String::from_utf8(bytes[..len].to_vec()).unwrap()

@@ -11,8 +11,10 @@ const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 pub fn exit_on_panic(log: LogHandle) {
     let panicking = AtomicBool::new(false);
     std::panic::set_hook(Box::new(move |info| {
-        // A second panic, of another thread or in the code below, adds nothing and does not wait.
-        if !panicking.swap(true, Ordering::SeqCst) {
+        if panicking.swap(true, Ordering::SeqCst) {
+            // Another thread is writing the record and will end the process.
+            std::thread::sleep(2 * FLUSH_TIMEOUT);
+        } else {
             let thread = std::thread::current();
             let place = info.location().map(ToString::to_string).unwrap_or_default();
             tracing::error!(
