@@ -1,1 +1,46 @@
-//! Shared helpers of the system tests.
+//! Shared parts of the system tests: real peers and real processes around the broker.
+//!
+//! - [`process`]: children that end with their guard, also when the test panics
+//! - [`router`]: an `emq-router`, ours or the original, on ports of its own
+//! - [`peers`]: the virtual environment with the original Python package, or why it is missing
+//! - [`dealer`]: libzmq DEALER sockets with deadlines
+//! - [`raw`]: ZMTP spelled by hand over plain TCP, for bytes that libzmq would never send
+//! - [`scenario`]: the scenario files of `tests/scenarios` and what runs them
+//!
+//! Every wait for something that must happen has a deadline; what must *not* happen is asked for
+//! behind a round trip that proves that the broker has taken what came before.
+
+pub mod dealer;
+pub mod peers;
+pub mod process;
+pub mod raw;
+pub mod router;
+pub mod scenario;
+
+use std::time::{Duration, Instant};
+
+/// How long a thing that must happen may take on a busy machine before a test calls it missing.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Calls `probe` until it gives a value or `patience` is over.
+///
+/// # Panics
+///
+/// After `patience`, naming `what` and the last thing that `probe` said instead.
+#[track_caller]
+pub fn eventually<T>(
+    what: &str,
+    patience: Duration,
+    mut probe: impl FnMut() -> Result<T, String>,
+) -> T {
+    let end = Instant::now() + patience;
+    loop {
+        match probe() {
+            Ok(value) => return value,
+            Err(last) if Instant::now() >= end => {
+                panic!("not within {patience:?}: {what}; last: {last}")
+            }
+            Err(_) => std::thread::sleep(Duration::from_millis(10)),
+        }
+    }
+}
