@@ -71,7 +71,7 @@ impl Frame {
             Frame::Bytes(bytes) if bytes == frame => Ok(()),
             Frame::Bytes(bytes) => Err(format!(
                 "{} expected, got {}",
-                crate::dealer::show(&[bytes.clone()]),
+                crate::dealer::show(std::slice::from_ref(bytes)),
                 show()
             )),
             Frame::Name(name) => match names.get(name).or_else(|| new.get(name)) {

@@ -99,7 +99,7 @@ impl Run {
                         .values()
                         .filter_map(Value::as_array)
                         .flatten()
-                        .any(|entry| entry[1] == Value::from(peer.as_str()))
+                        .any(|entry| entry[1].as_str() == Some(peer))
                 });
                 let not = if *listed { "not " } else { "" };
                 (is == *listed)
