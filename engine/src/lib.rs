@@ -30,3 +30,6 @@ pub mod settings;
 
 #[cfg(feature = "broker")]
 pub mod server;
+
+#[cfg(feature = "cli")]
+pub mod cli;
