@@ -23,8 +23,10 @@ pub(super) struct FrameHead {
 impl FrameHead {
     /// Reads the header at the front of `buf`. `Err(n)` inside `Ok`: `n` bytes are needed in all.
     ///
-    /// Flags are judged as soon as their byte is there.
+    /// The flags and the first byte of a long length are judged as soon as they are there.
     pub(super) fn read(buf: &[u8]) -> Result<Result<FrameHead, usize>, Error> {
+        #[cfg(test)]
+        HEADS_READ.set(HEADS_READ.get() + 1);
         let Some(&flags) = buf.first() else {
             return Ok(Err(1));
         };
@@ -53,7 +55,7 @@ impl FrameHead {
                 bytes: 9,
                 body: u64::from_be_bytes(len),
             }),
-            None => Err(9),
+            None => Err(if buf.len() == 1 { 2 } else { 9 }),
         })
     }
 
@@ -69,4 +71,10 @@ impl FrameHead {
     pub(super) fn total(self) -> u64 {
         self.bytes as u64 + self.body
     }
+}
+
+#[cfg(test)]
+thread_local! {
+    /// Calls of [`FrameHead::read`], for the tests that bound the work.
+    pub(super) static HEADS_READ: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }

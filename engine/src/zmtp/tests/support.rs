@@ -36,6 +36,8 @@ pub(super) struct Side {
     pub(super) received_last: Vec<u8>,
     /// Most bytes the buffer held after polling.
     pub(super) held_max: usize,
+    /// Polls again with every received byte, whatever NeedMore asks for.
+    pub(super) heedless: bool,
     wanted: usize,
 }
 
@@ -51,6 +53,7 @@ impl Side {
             seen,
             received_last,
             held_max: 0,
+            heedless: false,
             wanted: 0,
         }
     }
@@ -73,7 +76,7 @@ impl Side {
             let (consumed, seen) = match event {
                 Event::NeedMore { at_least } => {
                     assert!(at_least > len, "{at_least} asked for, {len} there");
-                    self.wanted = at_least;
+                    self.wanted = if self.heedless { 0 } else { at_least };
                     break;
                 }
                 Event::Ready { consumed, metadata } => (consumed, Seen::Ready(metadata)),
