@@ -4,8 +4,8 @@
 
 use crossbeam::channel::{Receiver, Sender, TrySendError, bounded};
 use std::io::{self, Write};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 use tracing::level_filters::LevelFilter;
@@ -51,6 +51,14 @@ enum Item {
     Flush(Sender<()>),
 }
 
+/// The log of this process, once started.
+static STARTED: OnceLock<LogHandle> = OnceLock::new();
+
+/// Records that the log of this process has dropped since start (`log_records_dropped`).
+pub fn records_dropped() -> u64 {
+    STARTED.get().map_or(0, LogHandle::dropped)
+}
+
 /// Starts the log of this process on standard error.
 ///
 /// # Errors
@@ -59,6 +67,8 @@ pub fn start(format: Format, level: LevelFilter) -> io::Result<LogHandle> {
     let (subscriber, handle) = build(format, level, io::stderr())?;
     tracing::subscriber::set_global_default(subscriber)
         .map_err(|error: SetGlobalDefaultError| io::Error::other(error))?;
+    // The first and only one: a second subscriber has just been refused.
+    let _ = STARTED.set(handle.clone());
     Ok(handle)
 }
 

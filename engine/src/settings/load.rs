@@ -190,6 +190,19 @@ impl Settings {
             .collect()
     }
 
+    /// These settings with the values of `running` where a change needs a restart: what a reload
+    /// takes into use. Compared with later ones, they go on to tell what waits for a restart.
+    pub fn without_restart(&self, running: &Settings) -> Settings {
+        let mut taken = self.clone();
+        for key in Key::ALL
+            .iter()
+            .filter(|key| key.info().applies == Applies::Restart)
+        {
+            taken.values[*key as usize] = running.values[*key as usize].clone();
+        }
+        taken
+    }
+
     fn read_file(&mut self, sources: &Sources, errors: &mut Vec<SettingsError>) {
         let (path, origin) = match (
             &sources.config_file,

@@ -404,6 +404,13 @@ fn a_reload_knows_what_changed_and_when_it_counts() {
         ]
     );
     assert!(new.changes(&new).is_empty());
+    let taken = new.without_restart(&defaults());
+    assert_eq!(
+        [taken.text(Key::Hwm), taken.text(Key::IoThreads)],
+        ["5", "2"]
+    );
+    let waiting: Vec<_> = taken.changes(&new).into_iter().map(|c| c.key).collect();
+    assert_eq!(waiting, [Key::IoThreads]);
 }
 
 #[test]
