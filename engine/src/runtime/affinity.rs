@@ -33,6 +33,11 @@ impl Cores {
         Cores((0..std::thread::available_parallelism().map_or(1, usize::from)).collect())
     }
 
+    /// These cores, whether they are there or not.
+    pub fn of(cores: Vec<usize>) -> Cores {
+        Cores(cores)
+    }
+
     /// Core numbers, ascending.
     pub fn ids(&self) -> &[usize] {
         &self.0

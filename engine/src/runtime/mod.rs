@@ -6,6 +6,7 @@
 
 pub mod affinity;
 pub mod clock;
+pub mod idle;
 pub mod log;
 pub mod memory;
 pub mod notify;

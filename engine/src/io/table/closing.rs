@@ -1,0 +1,200 @@
+//! Ends of connections: deadlines, what the dispatch asks for, and giving back what was not sent.
+
+use super::{ConnTable, Phase};
+use crate::ids::{ConnId, NS_PER_SEC};
+use crate::io::sink::InputSink;
+use crate::io::stream::Stream;
+use crate::link::CloseReason;
+use crate::metrics::Counter;
+
+/// How long an orderly close waits for the peer's end of file.
+const LINGER_NS: u64 = NS_PER_SEC;
+/// How long a replaced connection may go on delivering what was under way.
+const REPLACED_NS: u64 = NS_PER_SEC;
+
+impl<S: Stream> ConnTable<S> {
+    /// Begins an orderly end of every connection: what waits is sent, then the writing side is
+    /// shut down, then the peer's end of file is waited for.
+    pub fn close_all(&mut self, now_ns: u64) {
+        for slot in 0..self.conns.len() {
+            let Some(conn) = &self.conns[slot] else {
+                continue;
+            };
+            let id = ConnId::new(self.agent, slot as u32, conn.generation);
+            match conn.phase {
+                Phase::Open => self.close(id, CloseReason::Shutdown, now_ns),
+                Phase::Handshake { .. } | Phase::Replaced { .. } => {
+                    self.end(slot, Counter::ConnectionsClosedShutdown);
+                }
+                Phase::Ended { told: true } => self.release(id),
+                _ => {}
+            }
+        }
+    }
+
+    /// Deadlines and upkeep.
+    pub fn housekeeping(&mut self, now_ns: u64) {
+        while let Some((at, id)) = self.handshakes.front().copied() {
+            let pending = matches!(self.phase(id), Some(Phase::Handshake { .. }));
+            if pending && at > now_ns {
+                break;
+            }
+            self.handshakes.pop_front();
+            if pending {
+                self.end(id.slot(), Counter::ConnectionsClosedHandshakeTimeout);
+            }
+        }
+        while let Some((at, id)) = self.closing.front().copied() {
+            if at > now_ns {
+                break;
+            }
+            self.closing.pop_front();
+            match self.phase(id) {
+                Some(Phase::Replaced { .. }) => {
+                    self.end(id.slot(), Counter::ConnectionsClosedReplaced);
+                }
+                Some(Phase::Flushing { .. } | Phase::Linger { .. }) => {
+                    self.end(id.slot(), Counter::ConnectionsClosedShutdown);
+                }
+                _ => {}
+            }
+        }
+        if now_ns >= self.next_trim_ns {
+            self.next_trim_ns = now_ns + NS_PER_SEC;
+            self.outs.pool().trim();
+        }
+    }
+
+    pub(super) fn apply_requests<K: InputSink>(&mut self, now_ns: u64, sink: &mut K) -> usize {
+        let mut work = 0;
+        while let Some((id, reason)) = self.outs.closes.pop() {
+            work += 1;
+            self.close(id, reason, now_ns);
+        }
+        while let Some(id) = self.outs.releases.pop() {
+            work += 1;
+            self.release(id);
+        }
+        for i in 0..self.outs.writable.len() {
+            let id = self.outs.writable[i];
+            if let Some(Some(conn)) = self.conns.get(id.slot()) {
+                if !sink.has_room(conn.socket) {
+                    self.outs.writable.drain(..i);
+                    return work;
+                }
+                sink.writable(id, conn.socket, &mut self.outs);
+            }
+            work += 1;
+        }
+        self.outs.writable.clear();
+        if std::mem::take(&mut self.outs.resumed) {
+            for slot in 0..self.conns.len() {
+                if let Some(conn) = &mut self.conns[slot]
+                    && (conn.readable || conn.stalled)
+                {
+                    Self::enqueue(&mut self.ready, conn, slot);
+                }
+            }
+        }
+        work
+    }
+
+    fn close(&mut self, id: ConnId, reason: CloseReason, now_ns: u64) {
+        let Some(phase) = self.phase(id) else { return };
+        if !matches!(phase, Phase::Open | Phase::Replaced { .. }) {
+            return;
+        }
+        let slot = id.slot();
+        let Some(conn) = &mut self.conns[slot] else {
+            return;
+        };
+        match reason {
+            CloseReason::TakeoverRefused => {
+                self.end(slot, Counter::ConnectionsRefusedTakeover);
+            }
+            CloseReason::Replaced => {
+                self.outs.set_lost(slot);
+                let deadline_ns = now_ns + REPLACED_NS;
+                conn.phase = Phase::Replaced { deadline_ns };
+                conn.readable = true;
+                self.closing.push_back((deadline_ns, id));
+                Self::enqueue(&mut self.ready, conn, slot);
+            }
+            CloseReason::Shutdown => {
+                let deadline_ns = now_ns + LINGER_NS;
+                conn.phase = Phase::Flushing { deadline_ns };
+                self.closing.push_back((deadline_ns, id));
+                self.flush_slot(slot);
+            }
+        }
+    }
+
+    fn release(&mut self, id: ConnId) {
+        if self.phase(id) != Some(Phase::Ended { told: true }) {
+            return;
+        }
+        let slot = id.slot();
+        let unsent = self.outs.free_slot(slot);
+        let Some(conn) = &mut self.conns[slot] else {
+            return;
+        };
+        conn.phase = Phase::Returning;
+        conn.unsent = Some(Box::new(unsent));
+        Self::enqueue(&mut self.ready, conn, slot);
+    }
+
+    /// The connection is over. The stream is closed now; `lost` follows when there is room.
+    pub(super) fn end(&mut self, slot: usize, reason: Counter) {
+        let Some(Some(conn)) = self.conns.get_mut(slot) else {
+            return;
+        };
+        if matches!(conn.phase, Phase::Ended { .. } | Phase::Returning) {
+            return;
+        }
+        self.counters.inc(reason);
+        conn.stream = None;
+        let partial = std::mem::take(&mut conn.partial);
+        self.partial_bytes -= partial.capacity();
+        self.outs.pool().put(partial);
+        self.outs.set_lost(slot);
+        if matches!(conn.phase, Phase::Handshake { .. }) || conn.opening.is_some() {
+            // Nobody was told of it.
+            let _ = self.outs.free_slot(slot);
+            self.forget(slot);
+            return;
+        }
+        conn.phase = Phase::Ended { told: false };
+        Self::enqueue(&mut self.ready, conn, slot);
+    }
+
+    fn forget(&mut self, slot: usize) {
+        if let Some(conn) = self.conns[slot].take() {
+            self.open[conn.socket as usize] -= 1;
+            // An entry left in a ready list costs the slot's next user one look too many.
+            self.free.push(slot as u32);
+        }
+    }
+
+    pub(super) fn give_back<K: InputSink>(&mut self, slot: usize, id: ConnId, sink: &mut K) {
+        let Some(conn) = &mut self.conns[slot] else {
+            return;
+        };
+        let socket = conn.socket;
+        if let Some(mut unsent) = conn.unsent.take() {
+            while unsent.len() > 0 {
+                if !sink.has_room(socket) {
+                    conn.unsent = Some(unsent);
+                    Self::enqueue(&mut self.ready, conn, slot);
+                    return;
+                }
+                unsent.pop(|message| sink.unsent(id, socket, message, &mut self.outs));
+            }
+        }
+        if !sink.has_room(socket) {
+            Self::enqueue(&mut self.ready, conn, slot);
+            return;
+        }
+        self.forget(slot);
+        sink.closed(id, socket, &mut self.outs);
+    }
+}
