@@ -44,3 +44,27 @@ pub fn eventually<T>(
         }
     }
 }
+
+/// Makes of each function `fn name(target: Target)` a test for both threadings of our broker:
+/// `inline::name` and `dedicated::name`.
+#[macro_export]
+macro_rules! in_both_threadings {
+    ($($name:ident),* $(,)?) => {
+        mod inline {
+            $(
+                #[test]
+                fn $name() {
+                    super::$name($crate::router::Target::Inline);
+                }
+            )*
+        }
+        mod dedicated {
+            $(
+                #[test]
+                fn $name() {
+                    super::$name($crate::router::Target::Dedicated);
+                }
+            )*
+        }
+    };
+}

@@ -99,14 +99,26 @@ fn every_arrow_points_downwards() {
     let mut files = 0;
     for (file, module) in modules(&src) {
         let text = std::fs::read_to_string(&file).expect("a readable source file");
-        let shown = file.strip_prefix(&src).expect("a file below src").display().to_string();
+        let shown = file
+            .strip_prefix(&src)
+            .expect("a file below src")
+            .display()
+            .to_string();
         files += 1;
-        found.extend(problems(&module, &text).into_iter().map(|p| format!("{shown}: {p}")));
+        found.extend(
+            problems(&module, &text)
+                .into_iter()
+                .map(|p| format!("{shown}: {p}")),
+        );
     }
     assert!(files >= 10, "only {files} files found in {}", src.display());
     found.sort();
     found.dedup();
-    assert!(found.is_empty(), "against the layers:\n{}", found.join("\n"));
+    assert!(
+        found.is_empty(),
+        "against the layers:\n{}",
+        found.join("\n")
+    );
 }
 
 #[test]
@@ -145,7 +157,11 @@ fn modules(src: &Path) -> Vec<(PathBuf, Vec<String>)> {
 fn walk(dir: &Path, module: &mut Vec<String>, all: &mut Vec<(PathBuf, Vec<String>)>) {
     for entry in std::fs::read_dir(dir).expect("a readable directory") {
         let path = entry.expect("a readable entry").path();
-        let stem = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        let stem = path
+            .file_stem()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .into_owned();
         if path.is_dir() {
             if !(module.is_empty() && stem == "bin") {
                 module.push(stem);
@@ -163,7 +179,10 @@ fn walk(dir: &Path, module: &mut Vec<String>, all: &mut Vec<(PathBuf, Vec<String
 }
 
 fn layer(module: &str) -> Option<u32> {
-    LAYERS.iter().find(|(name, _)| *name == module).map(|(_, layer)| *layer)
+    LAYERS
+        .iter()
+        .find(|(name, _)| *name == module)
+        .map(|(_, layer)| *layer)
 }
 
 fn parse(text: &str) -> syn::File {
@@ -172,7 +191,10 @@ fn parse(text: &str) -> syn::File {
 
 /// What is wrong in the source of `module`.
 fn problems(module: &[String], text: &str) -> Vec<String> {
-    let mut reader = Reader { module: module.to_vec(), found: Vec::new() };
+    let mut reader = Reader {
+        module: module.to_vec(),
+        found: Vec::new(),
+    };
     reader.visit_file(&parse(text));
     reader.found
 }
@@ -197,13 +219,17 @@ struct Reader {
 impl Reader {
     /// Judges one path as written.
     fn path(&mut self, segments: &[String]) {
-        let Some(top) = self.module.first().cloned() else { return };
+        let Some(top) = self.module.first().cloned() else {
+            return;
+        };
         let own = layer(&top).unwrap_or(u32::MAX);
         if let Some(named) = self.resolve(segments) {
             let Some(theirs) = layer(&named) else { return };
             let never = NEVER.contains(&(top.as_str(), named.as_str()));
             if named != top && (theirs >= own || never) {
-                self.found.push(format!("{top} (layer {own}) names {named} (layer {theirs})"));
+                self.found.push(format!(
+                    "{top} (layer {own}) names {named} (layer {theirs})"
+                ));
             }
             return;
         }
@@ -212,7 +238,10 @@ impl Reader {
         }
         let text = segments.join("::");
         let below = |path: &str, above: &str| {
-            path == above || path.strip_prefix(above).is_some_and(|rest| rest.starts_with("::"))
+            path == above
+                || path
+                    .strip_prefix(above)
+                    .is_some_and(|rest| rest.starts_with("::"))
         };
         for world in WORLD {
             let hit = below(&text, world)
@@ -222,11 +251,18 @@ impl Reader {
                 || (world.as_bytes()[0].is_ascii_uppercase() && text.ends_with(world));
             let allowed = ALLOWED.iter().any(|(m, path)| *m == top && path == world);
             // The parents of some of them have harmless parts, too: only these are meant.
-            let harmless = ["std::io", "std::net", "std::time", "std::hash", "std::collections"]
-                .contains(&text.as_str())
+            let harmless = [
+                "std::io",
+                "std::net",
+                "std::time",
+                "std::hash",
+                "std::collections",
+            ]
+            .contains(&text.as_str())
                 || text == "std::collections::hash_map";
             if hit && !allowed && !harmless {
-                self.found.push(format!("{top} (layer {own}) touches the world: {text}"));
+                self.found
+                    .push(format!("{top} (layer {own}) touches the world: {text}"));
                 return;
             }
         }
@@ -342,8 +378,17 @@ impl<'a> Visit<'a> for Reader {
     }
 
     fn visit_macro(&mut self, call: &'a syn::Macro) {
-        let name = call.path.segments.last().map(|s| s.ident.to_string()).unwrap_or_default();
-        let own = self.module.first().and_then(|top| layer(top)).unwrap_or(u32::MAX);
+        let name = call
+            .path
+            .segments
+            .last()
+            .map(|s| s.ident.to_string())
+            .unwrap_or_default();
+        let own = self
+            .module
+            .first()
+            .and_then(|top| layer(top))
+            .unwrap_or(u32::MAX);
         if own <= PURE_LAYER_MAX && PRINTING.contains(&name.as_str()) {
             self.found.push(format!("layer {own} prints: {name}!"));
         }
@@ -360,25 +405,58 @@ fn the_reader_sees_what_it_should() {
     };
     // Upwards, sideways, and never.
     assert_eq!(check("zmtp", "use crate::io::X;"), 1);
-    assert_eq!(check("zmtp::peer", "fn f() { let _ = crate::emqp::f(); }"), 1);
+    assert_eq!(
+        check("zmtp::peer", "fn f() { let _ = crate::emqp::f(); }"),
+        1
+    );
     assert_eq!(check("io", "use crate::{broker::Broker, zmtp};"), 1);
     assert_eq!(check("broker", "use super::server;"), 1);
-    assert_eq!(check("broker::jobs", "use super::server; use super::super::server;"), 1);
+    assert_eq!(
+        check(
+            "broker::jobs",
+            "use super::server; use super::super::server;"
+        ),
+        1
+    );
     assert_eq!(check("broker", "fn f() { assert!(crate::io::up()); }"), 1);
     assert_eq!(check("broker", "mod inner { use super::super::io::X; }"), 1);
     assert_eq!(check("ids", "fn f(x: crate::limits::X) {}"), 1);
     // Downwards, and in tests.
-    assert_eq!(check("broker", "use crate::{emqp, frames::Message, ids};"), 0);
-    assert_eq!(check("broker", "#[cfg(test)] mod tests { use crate::server::Server; }"), 0);
-    assert_eq!(check("server", "use crate::broker::Broker; use std::time::Instant;"), 0);
+    assert_eq!(
+        check("broker", "use crate::{emqp, frames::Message, ids};"),
+        0
+    );
+    assert_eq!(
+        check(
+            "broker",
+            "#[cfg(test)] mod tests { use crate::server::Server; }"
+        ),
+        0
+    );
+    assert_eq!(
+        check(
+            "server",
+            "use crate::broker::Broker; use std::time::Instant;"
+        ),
+        0
+    );
     // The world.
     assert_eq!(check("broker", "use std::time::Instant;"), 1);
     assert_eq!(check("broker", "use std::{fs::File, time::Duration};"), 1);
     assert_eq!(check("broker", "fn f() { std::thread::yield_now() }"), 1);
     assert_eq!(check("zmtp", "use mio::net::TcpStream;"), 1);
-    assert_eq!(check("zmtp", "fn f() { let _: HashMap<u8, u8> = HashMap::new(); }"), 1);
+    assert_eq!(
+        check(
+            "zmtp",
+            "fn f() { let _: HashMap<u8, u8> = HashMap::new(); }"
+        ),
+        1
+    );
     assert_eq!(check("zmtp", "fn f() { println!(\"x\"); }"), 1);
     assert_eq!(check("ring", "use std::thread::park;"), 0);
     assert_eq!(check("ring", "use std::time::SystemTime;"), 1);
-    assert_eq!(check("zmtp", "use std::time::Duration; use std::net::SocketAddr;"), 0);
+    assert_eq!(
+        check("zmtp", "use std::time::Duration; use std::net::SocketAddr;"),
+        0
+    );
 }
