@@ -5,6 +5,9 @@
 pub struct RequestHeaders {
     /// Send the result to the client.
     pub reply_requested: bool,
+    /// The original's job manager answers with a REPLY: it looks for the text
+    /// `reply-requested` anywhere in the frame.
+    pub worker_replies: bool,
     /// Durable before it is accepted.
     pub guarantee: bool,
     /// Further runs after a failure.
@@ -34,6 +37,7 @@ impl RequestHeaders {
             b"" => Ok(RequestHeaders::default()),
             b"reply-requested" => Ok(RequestHeaders {
                 reply_requested: true,
+                worker_replies: true,
                 ..RequestHeaders::default()
             }),
             _ => RequestHeaders::parse_any(csv),
@@ -41,7 +45,11 @@ impl RequestHeaders {
     }
 
     fn parse_any(csv: &[u8]) -> Result<RequestHeaders, BadHeader> {
-        let mut headers = RequestHeaders::default();
+        const REPLIES: &[u8] = b"reply-requested";
+        let mut headers = RequestHeaders {
+            worker_replies: csv.windows(REPLIES.len()).any(|part| part == REPLIES),
+            ..RequestHeaders::default()
+        };
         for item in csv.split(|byte| *byte == b',') {
             match item {
                 b"reply-requested" => headers.reply_requested = true,

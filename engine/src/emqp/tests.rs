@@ -58,6 +58,9 @@ fn headers_by_exact_name_last_duplicate_counts() {
             .unwrap()
             .reply_requested
     );
+    assert!(parse(b"reply-requested").unwrap().worker_replies);
+    assert!(parse(b"xreply-requestedx").unwrap().worker_replies);
+    assert!(!parse(b"guarantee").unwrap().worker_replies);
     let all = parse(b"reply-requested,guarantee,retry-count:3,timeout:7,timeout:8,x:y,,delay:1");
     let all = all.unwrap();
     assert!(all.reply_requested && all.guarantee);

@@ -1,0 +1,464 @@
+//! Jobs in flight: a slab of records, a table by (worker, msgid), and lists in hand-out order.
+
+use super::slab::NONE;
+use super::store::{BlockPool, Body, JobMeta, flags};
+use ahash::RandomState;
+use hashbrown::HashTable;
+use std::hash::{BuildHasher, Hasher};
+
+/// Msgids up to this length (uuid text and a little more) are kept inside the record.
+const INLINE_MSGID_BYTES: usize = 40;
+/// Kept bodies whose buffer is used again: capacity and number.
+const SPARE_BODY_BYTES: usize = 4 * 1024;
+const SPARE_BODIES: usize = 1_024;
+
+/// One job in flight.
+#[derive(Debug)]
+pub(super) struct Job {
+    /// Hash of (worker, msgid).
+    hash: u64,
+    /// What came with it. `meta.client` is the client that is owed a result.
+    pub(super) meta: JobMeta,
+    /// When it was handed out.
+    pub(super) handed_ns: u64,
+    /// The worker that has it; `NONE` marks a free record.
+    pub(super) worker: u32,
+    /// The queue it counts for.
+    pub(super) queue: u32,
+    /// Which of the worker's connections it was handed out on.
+    pub(super) epoch: u32,
+    msgid: [u8; INLINE_MSGID_BYTES],
+    msgid_long: Option<Box<[u8]>>,
+    /// Neighbours among the worker's jobs, in hand-out order.
+    by_worker: Links,
+    /// Neighbours among the queue's jobs in flight, in accept order.
+    by_queue: Links,
+    /// Ring of the jobs of this worker with the same msgid, oldest first.
+    twins: Links,
+    /// Kept only where it may be needed again.
+    body: Option<Body>,
+}
+
+impl Job {
+    pub(super) fn msgid(&self) -> &[u8] {
+        match &self.msgid_long {
+            Some(long) => long,
+            None => &self.msgid[..usize::from(self.meta.msgid_len)],
+        }
+    }
+
+    #[inline]
+    pub(super) fn has(&self, flag: u8) -> bool {
+        self.meta.flags & flag != 0
+    }
+
+    pub(super) fn next_of_worker(&self) -> u32 {
+        self.by_worker.next
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Links {
+    prev: u32,
+    next: u32,
+}
+
+const UNLINKED: Links = Links {
+    prev: NONE,
+    next: NONE,
+};
+
+/// First and last of a list of jobs.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct JobList {
+    pub(super) first: u32,
+    pub(super) last: u32,
+}
+
+impl JobList {
+    pub(super) const EMPTY: JobList = JobList {
+        first: NONE,
+        last: NONE,
+    };
+}
+
+/// What a hand-out records.
+pub(super) struct NewJob<'a> {
+    pub(super) meta: JobMeta,
+    pub(super) msgid: &'a [u8],
+    pub(super) handed_ns: u64,
+    pub(super) worker: u32,
+    pub(super) queue: u32,
+    pub(super) epoch: u32,
+}
+
+/// A job taken out of the table.
+pub(super) struct EndedJob {
+    pub(super) meta: JobMeta,
+    pub(super) handed_ns: u64,
+    pub(super) queue: u32,
+    pub(super) body: Option<Body>,
+}
+
+#[derive(Debug)]
+pub(super) struct Jobs {
+    records: Vec<Job>,
+    free: Vec<u32>,
+    table: HashTable<u32>,
+    hasher: RandomState,
+    spare_bodies: Vec<Vec<u8>>,
+}
+
+impl Jobs {
+    pub(super) fn new(hasher: RandomState) -> Self {
+        Jobs {
+            records: Vec::new(),
+            free: Vec::new(),
+            table: HashTable::new(),
+            hasher,
+            spare_bodies: Vec::new(),
+        }
+    }
+
+    /// Records in use.
+    pub(super) fn len(&self) -> usize {
+        self.records.len() - self.free.len()
+    }
+
+    /// One more than the largest index.
+    pub(super) fn end(&self) -> u32 {
+        self.records.len() as u32
+    }
+
+    /// The job at `ix` if the record is in use.
+    pub(super) fn get(&self, ix: u32) -> Option<&Job> {
+        self.records
+            .get(ix as usize)
+            .filter(|job| job.worker != NONE)
+    }
+
+    #[inline]
+    pub(super) fn job(&self, ix: u32) -> &Job {
+        &self.records[ix as usize]
+    }
+
+    #[inline]
+    fn hash(&self, worker: u32, msgid: &[u8]) -> u64 {
+        let mut hasher = self.hasher.build_hasher();
+        hasher.write_u32(worker);
+        hasher.write(msgid);
+        hasher.finish()
+    }
+
+    /// Makes a record and appends it to `of_worker` and, by accept order, to `of_queue`.
+    #[inline]
+    pub(super) fn insert(
+        &mut self,
+        new: &NewJob<'_>,
+        of_worker: &mut JobList,
+        of_queue: &mut JobList,
+    ) -> u32 {
+        let hash = self.hash(new.worker, new.msgid);
+        let mut msgid = [0; INLINE_MSGID_BYTES];
+        let msgid_long = match msgid.get_mut(..new.msgid.len()) {
+            Some(inline) => {
+                inline.copy_from_slice(new.msgid);
+                None
+            }
+            None => Some(new.msgid.into()),
+        };
+        let job = Job {
+            hash,
+            meta: new.meta,
+            handed_ns: new.handed_ns,
+            worker: new.worker,
+            queue: new.queue,
+            epoch: new.epoch,
+            msgid,
+            msgid_long,
+            by_worker: UNLINKED,
+            by_queue: UNLINKED,
+            twins: UNLINKED,
+            body: None,
+        };
+        let ix = match self.free.pop() {
+            Some(ix) => {
+                self.records[ix as usize] = job;
+                ix
+            }
+            None => {
+                let ix = self.records.len() as u32;
+                assert!(ix != NONE, "too many jobs in flight");
+                self.records.push(job);
+                ix
+            }
+        };
+        self.append_to_worker(ix, of_worker);
+        self.insert_in_queue(ix, of_queue);
+        self.enter_table(ix, hash);
+        ix
+    }
+
+    fn append_to_worker(&mut self, ix: u32, list: &mut JobList) {
+        self.records[ix as usize].by_worker.prev = list.last;
+        match list.last {
+            NONE => list.first = ix,
+            last => self.records[last as usize].by_worker.next = ix,
+        }
+        list.last = ix;
+    }
+
+    /// Jobs are handed out in accept order, so the place is the end but for a job that had come
+    /// back: that one is older than nearly all and its place is looked for from the front.
+    fn insert_in_queue(&mut self, ix: u32, list: &mut JobList) {
+        const STEPS_MAX: usize = 32;
+        let seq = self.records[ix as usize].meta.seq;
+        let (mut prev, mut next) = (list.last, NONE);
+        if prev != NONE && self.records[prev as usize].meta.seq > seq {
+            (prev, next) = (NONE, list.first);
+            // The order matters only to the age shown by STATUS: a bounded search will do.
+            for _ in 0..STEPS_MAX {
+                if next == NONE || self.records[next as usize].meta.seq > seq {
+                    break;
+                }
+                prev = next;
+                next = self.records[next as usize].by_queue.next;
+            }
+        }
+        self.records[ix as usize].by_queue = Links { prev, next };
+        match prev {
+            NONE => list.first = ix,
+            prev => self.records[prev as usize].by_queue.next = ix,
+        }
+        match next {
+            NONE => list.last = ix,
+            next => self.records[next as usize].by_queue.prev = ix,
+        }
+    }
+
+    #[inline]
+    fn enter_table(&mut self, ix: u32, hash: u64) {
+        let records = &self.records;
+        let (worker, msgid) = (records[ix as usize].worker, records[ix as usize].msgid());
+        let entry = self.table.entry(
+            hash,
+            |other| {
+                let other = &records[*other as usize];
+                other.worker == worker && other.msgid() == msgid
+            },
+            |other| records[*other as usize].hash,
+        );
+        match entry {
+            hashbrown::hash_table::Entry::Vacant(vacant) => {
+                vacant.insert(ix);
+                self.records[ix as usize].twins = Links { prev: ix, next: ix };
+            }
+            hashbrown::hash_table::Entry::Occupied(oldest) => {
+                let oldest = *oldest.get();
+                let newest = self.records[oldest as usize].twins.prev;
+                self.records[ix as usize].twins = Links {
+                    prev: newest,
+                    next: oldest,
+                };
+                self.records[newest as usize].twins.next = ix;
+                self.records[oldest as usize].twins.prev = ix;
+            }
+        }
+    }
+
+    /// The oldest job of `worker` with this msgid, replied to or not.
+    #[inline]
+    pub(super) fn oldest(&self, worker: u32, msgid: &[u8]) -> Option<u32> {
+        let hash = self.hash(worker, msgid);
+        self.table
+            .find(hash, |ix| {
+                let job = &self.records[*ix as usize];
+                job.worker == worker && job.msgid() == msgid
+            })
+            .copied()
+    }
+
+    /// The oldest job of `worker` with this msgid whose REPLY has not come.
+    #[inline]
+    pub(super) fn oldest_open(&self, worker: u32, msgid: &[u8]) -> Option<u32> {
+        let first = self.oldest(worker, msgid)?;
+        let mut ix = first;
+        while self.records[ix as usize].has(flags::REPLIED) {
+            ix = self.records[ix as usize].twins.next;
+            if ix == first {
+                return None;
+            }
+        }
+        Some(ix)
+    }
+
+    /// The newest job of `worker` with this msgid that was handed out on connection `epoch` and
+    /// whose REPLY has not come.
+    pub(super) fn newest_on(&self, worker: u32, msgid: &[u8], epoch: u32) -> Option<u32> {
+        let oldest = self.oldest(worker, msgid)?;
+        let newest = self.records[oldest as usize].twins.prev;
+        let mut ix = newest;
+        loop {
+            let job = &self.records[ix as usize];
+            if job.epoch == epoch && !job.has(flags::REPLIED) {
+                return Some(ix);
+            }
+            ix = job.twins.prev;
+            if ix == newest {
+                return None;
+            }
+        }
+    }
+
+    /// The job has ended, but its record stays for the READY that gives its slot back. Takes it
+    /// out of its queue's list.
+    pub(super) fn mark_replied(&mut self, ix: u32, of_queue: &mut JobList) {
+        self.unlink_from_queue(ix, of_queue);
+        let job = &mut self.records[ix as usize];
+        job.meta.flags |= flags::REPLIED;
+        job.meta.client = NONE;
+    }
+
+    fn unlink_from_queue(&mut self, ix: u32, list: &mut JobList) {
+        let Links { prev, next } = self.records[ix as usize].by_queue;
+        match prev {
+            NONE => list.first = next,
+            prev => self.records[prev as usize].by_queue.next = next,
+        }
+        match next {
+            NONE => list.last = prev,
+            next => self.records[next as usize].by_queue.prev = prev,
+        }
+    }
+
+    /// Removes a record from all lists. `of_queue` is `None` for one already marked as replied.
+    #[inline]
+    pub(super) fn remove(
+        &mut self,
+        ix: u32,
+        of_worker: &mut JobList,
+        of_queue: Option<&mut JobList>,
+    ) -> EndedJob {
+        if let Some(list) = of_queue {
+            self.unlink_from_queue(ix, list);
+        }
+        let Links { prev, next } = self.records[ix as usize].by_worker;
+        match prev {
+            NONE => of_worker.first = next,
+            prev => self.records[prev as usize].by_worker.next = next,
+        }
+        match next {
+            NONE => of_worker.last = prev,
+            next => self.records[next as usize].by_worker.prev = prev,
+        }
+        self.leave_table(ix);
+        self.free.push(ix);
+        let job = &mut self.records[ix as usize];
+        let ended = EndedJob {
+            meta: job.meta,
+            handed_ns: job.handed_ns,
+            queue: job.queue,
+            body: job.body.take(),
+        };
+        job.worker = NONE;
+        job.msgid_long = None;
+        ended
+    }
+
+    #[inline]
+    fn leave_table(&mut self, ix: u32) {
+        let Links { prev, next } = self.records[ix as usize].twins;
+        let hash = self.records[ix as usize].hash;
+        let found = self.table.find_entry(hash, |other| *other == ix);
+        if next == ix {
+            found.expect("a lone job is in the table").remove();
+            return;
+        }
+        self.records[prev as usize].twins.next = next;
+        self.records[next as usize].twins.prev = prev;
+        if let Ok(mut oldest) = found {
+            *oldest.get_mut() = next;
+        }
+    }
+
+    /// Keeps the bytes of a job.
+    pub(super) fn keep_body(
+        &mut self,
+        ix: u32,
+        message: &crate::frames::Message<'_>,
+        pool: &mut BlockPool,
+    ) {
+        let body = match message.shared() {
+            Some(shared) => Body::Shared(shared.clone()),
+            None => {
+                let mut bytes = self.spare_bodies.pop().unwrap_or_default();
+                bytes.extend_from_slice(message.wire());
+                Body::Bytes(bytes)
+            }
+        };
+        pool.hold(body.wire().len());
+        self.records[ix as usize].body = Some(body);
+    }
+
+    /// True if the bytes of the job are kept.
+    pub(super) fn keeps_body(&self, ix: u32) -> bool {
+        self.records[ix as usize].body.is_some()
+    }
+
+    /// Lets go of kept bytes; small buffers are used again.
+    pub(super) fn drop_body(&mut self, body: Body, pool: &mut BlockPool) {
+        pool.release(body.wire().len());
+        if let Body::Bytes(mut bytes) = body
+            && bytes.capacity() <= SPARE_BODY_BYTES
+            && self.spare_bodies.len() < SPARE_BODIES
+        {
+            bytes.clear();
+            self.spare_bodies.push(bytes);
+        }
+    }
+
+    /// The jobs of a worker or queue, in list order, and whether they are linked as they must be.
+    pub(super) fn check_list(&self, list: JobList, queue: bool) -> Vec<u32> {
+        let links = |ix: u32| {
+            let job = &self.records[ix as usize];
+            if queue { job.by_queue } else { job.by_worker }
+        };
+        let (mut found, mut prev, mut ix) = (Vec::new(), NONE, list.first);
+        while ix != NONE {
+            assert_eq!(links(ix).prev, prev, "backward link of a job list");
+            found.push(ix);
+            prev = ix;
+            ix = links(ix).next;
+        }
+        assert_eq!(list.last, prev, "end of a job list");
+        found
+    }
+
+    /// Every record in use is found by its key, and no others are in the table.
+    pub(super) fn check(&self) {
+        let mut reached = 0;
+        for oldest in &self.table {
+            let mut ix = *oldest;
+            let first = &self.records[ix as usize];
+            assert!(first.worker != NONE, "a free record is in the table");
+            loop {
+                let job = &self.records[ix as usize];
+                assert_eq!(
+                    (job.worker, job.msgid()),
+                    (first.worker, first.msgid()),
+                    "twins"
+                );
+                assert_eq!(
+                    self.records[job.twins.next as usize].twins.prev, ix,
+                    "twin links"
+                );
+                reached += 1;
+                ix = job.twins.next;
+                if ix == *oldest {
+                    break;
+                }
+            }
+        }
+        assert_eq!(reached, self.len(), "records reachable from the table");
+    }
+}

@@ -1,0 +1,154 @@
+//! Snapshots for administrative answers.
+
+use super::Broker;
+use super::drain::Phase;
+use super::latency::LatencySnapshot;
+use super::queues::rank_weight;
+use super::workers::blocked;
+use crate::ids::{NS_PER_MS, NS_PER_SEC, Now};
+use crate::snapshot::{
+    BrokerFigures, QueueStatus, SchedulersSnapshot, StatusSnapshot, WorkerStatus, WorkersSnapshot,
+};
+
+impl Broker {
+    /// What STATUS shows: O(queues + workers).
+    pub fn status(&self, now: Now) -> StatusSnapshot {
+        let mut queues = Vec::new();
+        for (_, queue) in self.queues.slab.iter() {
+            let waiting = queue.waiting() as u64;
+            let unfinished = waiting + queue.in_flight;
+            if unfinished == 0 && queue.processed == 0 {
+                continue;
+            }
+            let mean_ns = |sum: u128| now.mono_ns as i128 - (sum / u128::from(unfinished)) as i128;
+            let oldest_ns = [
+                queue.bound.head_accepted_ns(),
+                queue.open.head_accepted_ns(),
+                self.jobs
+                    .get(queue.flight.first)
+                    .map(|job| job.meta.accepted_ns),
+            ];
+            let oldest_ns = oldest_ns.into_iter().flatten().min();
+            queues.push(QueueStatus {
+                name: queue.name.to_vec(),
+                in_flight: queue.in_flight,
+                waiting,
+                processed: queue.processed,
+                mean_age_ms: (unfinished > 0)
+                    .then(|| mean_ns(queue.accepted_sum_ns).max(0) as u64 / NS_PER_MS),
+                max_age_ms: oldest_ns.map(|ns| now.mono_ns.saturating_sub(ns) / NS_PER_MS),
+            });
+        }
+        queues.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+        let mut processed_by_worker: Vec<_> = self
+            .workers
+            .slab
+            .iter()
+            .filter(|(_, worker)| worker.blocked & blocked::ENDING == 0)
+            .map(|(_, worker)| (self.peers.slab[worker.peer].id.to_vec(), worker.processed))
+            .collect();
+        processed_by_worker.sort_unstable();
+        StatusSnapshot {
+            queues,
+            processed_by_worker,
+        }
+    }
+
+    /// What ROUTER_SHOW_WORKERS shows.
+    pub fn workers(&self, _now: Now) -> WorkersSnapshot {
+        let mut workers = Vec::new();
+        for (_, worker) in self.workers.slab.iter() {
+            if worker.blocked & blocked::ENDING != 0 {
+                continue;
+            }
+            let peer = &self.peers.slab[worker.peer];
+            let profile = self.profiles.slab.get(worker.profile);
+            let key = profile.map_or(&[][..], |profile| &profile.key);
+            workers.push(WorkerStatus {
+                id: peer.id.to_vec(),
+                queues: key
+                    .iter()
+                    .map(|(rank, queue)| {
+                        (rank_weight(*rank), self.queues.slab[*queue].name.to_vec())
+                    })
+                    .collect(),
+                last_seen_secs: self.seconds(peer.last_seen_ns),
+                free_slots: u64::from(worker.free),
+                in_flight: u64::from(worker.in_flight),
+                state: worker.state(),
+            });
+        }
+        workers.sort_unstable_by(|a, b| a.id.cmp(&b.id));
+        let mut queues = Vec::new();
+        for (_, queue) in self.queues.slab.iter() {
+            let mut members: Vec<_> = queue
+                .members
+                .iter()
+                .filter(|m| {
+                    self.workers
+                        .slab
+                        .get(m.worker)
+                        .is_some_and(|w| w.blocked == 0)
+                })
+                .collect();
+            if members.is_empty() {
+                continue;
+            }
+            members.sort_unstable_by_key(|member| (member.rank, member.stamp));
+            let order = members.into_iter().map(|member| {
+                let peer = self.workers.slab[member.worker].peer;
+                (rank_weight(member.rank), self.peers.slab[peer].id.to_vec())
+            });
+            queues.push((queue.name.to_vec(), order.collect::<Vec<_>>()));
+        }
+        queues.sort_unstable_by(|a, b| a.0.cmp(&b.0));
+        WorkersSnapshot { workers, queues }
+    }
+
+    /// What ROUTER_SHOW_SCHEDULERS shows.
+    pub fn schedulers(&self, _now: Now) -> SchedulersSnapshot {
+        let mut schedulers: Vec<_> = self
+            .schedulers
+            .slab
+            .iter()
+            .map(|(_, scheduler)| {
+                let peer = &self.peers.slab[scheduler.peer];
+                (peer.id.to_vec(), self.seconds(peer.last_seen_ns))
+            })
+            .collect();
+        schedulers.sort_unstable_by(|a, b| a.0.cmp(&b.0));
+        SchedulersSnapshot { schedulers }
+    }
+
+    /// Monotonic seconds of an effective time.
+    fn seconds(&self, effective_ns: u64) -> f64 {
+        (effective_ns + self.stalled_ns) as f64 / NS_PER_SEC as f64
+    }
+
+    /// What COUNTERS shows of the state machine.
+    pub fn figures(&self) -> BrokerFigures {
+        let in_flight = self
+            .queues
+            .slab
+            .iter()
+            .map(|(_, queue)| queue.in_flight)
+            .sum();
+        let ending = |w: &super::workers::Worker| w.blocked & blocked::ENDING != 0;
+        BrokerFigures {
+            counters: self.counters.clone(),
+            jobs_waiting: self.jobs_waiting,
+            jobs_in_flight: in_flight,
+            job_bytes: self.job_bytes(),
+            queues: self.queues.slab.len() as u64,
+            workers: self.workers.slab.iter().filter(|(_, w)| !ending(w)).count() as u64,
+            schedulers: self.schedulers.slab.len() as u64,
+            input_paused: self.memory.paused(),
+            draining: self.phase != Phase::Running,
+        }
+    }
+
+    /// The latency distributions, to be rendered elsewhere.
+    pub fn latency(&mut self) -> LatencySnapshot {
+        self.latency.snapshot()
+    }
+}
