@@ -122,6 +122,17 @@ fn parse_thread(stat: &str, schedstat: &str) -> Option<ThreadTimes> {
     })
 }
 
+/// Resident memory of process `pid` in bytes.
+pub(crate) fn resident_bytes(pid: u32) -> Result<u64> {
+    let path = format!("/proc/{pid}/status");
+    let status = fs::read_to_string(&path)
+        .map_err(|error| Failure::run(format!("cannot read {path}: {error}")))?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kib = line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
+    kib.map(|kib| kib * 1024)
+        .ok_or_else(|| Failure::run(format!("{path} does not tell the resident memory")))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -147,6 +158,7 @@ mod tests {
         }
         let used = total(&Sample::take(pid, |_| true).unwrap().since(&before));
         assert!(used.run_ns > 5_000_000, "{spins} spins: {used:?}");
+        assert!(resident_bytes(pid).unwrap() > 100_000);
     }
 
     #[test]

@@ -60,6 +60,15 @@ impl Blocking {
     }
 }
 
+impl Blocking {
+    fn set_nonblocking(&self, on: bool) -> io::Result<()> {
+        match self {
+            Blocking::Tcp(s) => s.set_nonblocking(on),
+            Blocking::Unix(s) => s.set_nonblocking(on),
+        }
+    }
+}
+
 impl Read for Blocking {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         match self {
@@ -158,7 +167,7 @@ impl Opened {
 
     /// Waits for more bytes of `what`.
     fn receive(&mut self, what: &str) -> Result<()> {
-        let mut chunk = [0; 4096];
+        let mut chunk = [0; 64 * 1024];
         let read = loop {
             match self.stream.read(&mut chunk) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -242,6 +251,54 @@ impl Opened {
                 Front::Malformed => return Err(self.not_zmtp()),
             }
         }
+    }
+
+    /// Gives all whole messages to `each`, of which it awaits at least one; commands are left out.
+    pub(crate) fn take_messages(
+        &mut self,
+        what: &str,
+        mut each: impl FnMut(&[u8], &Frames) -> Result<()>,
+    ) -> Result<()> {
+        let mut frames = Frames::default();
+        let (mut at, mut taken) = (0, 0);
+        loop {
+            let rest = &self.rest[at..];
+            match walk(rest, &mut frames) {
+                Front::Message(len) => {
+                    each(rest, &frames)?;
+                    at += len;
+                    taken += 1;
+                }
+                Front::Command { end, .. } => at += end,
+                Front::Partial if taken > 0 => break,
+                Front::Partial => {
+                    self.rest.drain(..at);
+                    at = 0;
+                    self.receive(what)?;
+                }
+                Front::Malformed => return Err(self.not_zmtp()),
+            }
+        }
+        self.rest.drain(..at);
+        Ok(())
+    }
+
+    /// Throws away what has been received, without waiting for more.
+    pub(crate) fn discard_received(&mut self) -> Result<()> {
+        self.rest.clear();
+        let mut chunk = [0; 4096];
+        let result = self.stream.set_nonblocking(true).and_then(|()| {
+            loop {
+                match self.stream.read(&mut chunk) {
+                    Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                    Ok(_) => {}
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                    Err(error) => return Err(error),
+                }
+            }
+            self.stream.set_nonblocking(false)
+        });
+        result.map_err(|error| self.io_failure("read from", &error))
     }
 
     /// Registers a worker: sends INFORM for `queue` and waits for its ACK.

@@ -10,12 +10,15 @@ mod conn;
 mod cpu;
 mod environment;
 mod failure;
+mod fill;
 mod floor;
 mod generator;
 mod handshake;
+mod idle;
 #[cfg(feature = "libzmq")]
 mod libzmq;
 mod measure;
+mod place;
 mod progress;
 mod report;
 mod run;
@@ -51,6 +54,10 @@ struct Arguments {
 enum Command {
     /// Put a load on one or several brokers and compare them
     Run(Box<run::Options>),
+    /// Let jobs wait without a worker: memory per job, then take them all
+    Fill(Box<fill::Options>),
+    /// Open connections that do nothing: memory and CPU
+    Idle(Box<idle::Options>),
     /// Be the reference that forwards and parses nothing (started by run)
     Floor(floor::Options),
     /// Be the reference on two libzmq ROUTER sockets (started by run)
@@ -61,6 +68,8 @@ enum Command {
 fn main() -> ExitCode {
     let result = match Arguments::parse().command {
         Command::Run(options) => run::run(&options),
+        Command::Fill(options) => fill::run(&options),
+        Command::Idle(options) => idle::run(&options),
         Command::Floor(options) => floor::run(&options),
         #[cfg(feature = "libzmq")]
         Command::Libzmq => libzmq::run(),

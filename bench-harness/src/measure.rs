@@ -154,8 +154,7 @@ pub(crate) fn run(
     // A thread that failed knows more than the coordinator that misses its jobs.
     let outcomes = joined?;
     let (first, last) = window?;
-    let ended = outcomes.iter().map(|outcome| outcome.last_done).max();
-    Ok(evaluate(&first, &last, &outcomes, ended))
+    Ok(evaluate(&first, &last, &outcomes))
 }
 
 fn run_window(
@@ -209,15 +208,9 @@ fn join(threads: Vec<JoinHandle<Result<Outcome>>>) -> Result<Vec<Outcome>> {
     results.into_iter().collect()
 }
 
-fn evaluate(
-    first: &Moment,
-    last: &Moment,
-    outcomes: &[Outcome],
-    ended: Option<Instant>,
-) -> Measured {
-    // With a fixed number of jobs the window may have ended before it was looked at.
-    let until = ended.map_or(last.at, |ended| ended.min(last.at));
-    let seconds = until
+fn evaluate(first: &Moment, last: &Moment, outcomes: &[Outcome]) -> Measured {
+    let seconds = last
+        .at
         .saturating_duration_since(first.at)
         .as_secs_f64()
         .max(1e-9);

@@ -6,7 +6,7 @@ use crate::generator::{Pace, Plan};
 use crate::measure::{self, Broker, Extent, Measured};
 use crate::progress::Progress;
 use crate::report::{self, RunReport};
-use crate::target::{Kind, Spawned, Spec};
+use crate::target::{Spawned, Spec};
 use crate::workload::{Name, Overrides, Workload};
 use clap::Args;
 use eventmq::addr::Addr;
@@ -48,10 +48,10 @@ pub(crate) struct Options {
     /// Seconds before it
     #[arg(long, value_name = "SECONDS", default_value_t = 1.0)]
     warmup: f64,
-    /// Jobs of the measured window, instead of --duration
+    /// Jobs (at least) of the measured window, instead of --duration
     #[arg(long, value_name = "N")]
     jobs: Option<u64>,
-    /// Jobs before it, instead of --warmup
+    /// Jobs (at least) before it, instead of --warmup
     #[arg(long, value_name = "N")]
     warmup_jobs: Option<u64>,
     /// Send this many jobs per second at fixed times (open loop) instead of one for each result
@@ -80,14 +80,6 @@ impl Options {
     fn window(&self) -> Extent {
         self.jobs
             .map_or(Extent::Seconds(self.duration), Extent::Jobs)
-    }
-
-    /// Jobs to send, if their number is known beforehand.
-    fn jobs_in_all(&self) -> u64 {
-        match (self.jobs, self.warmup_jobs) {
-            (Some(jobs), Some(warm_up)) => jobs.saturating_add(warm_up),
-            _ => u64::MAX,
-        }
     }
 
     fn pace(&self) -> Pace {
@@ -130,12 +122,7 @@ impl Options {
                 "--workers 0 needs a broker with workers of its own: give --frontend and --backend",
             ));
         }
-        if !cfg!(feature = "libzmq") && self.target.iter().any(Spec::needs_libzmq) {
-            return Err(Failure::usage(
-                "this emq-bench is built without libzmq; build it with --features libzmq",
-            ));
-        }
-        Ok(())
+        self.target.iter().try_for_each(Spec::check_built_in)
     }
 }
 
@@ -154,7 +141,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         for spec in &options.target {
             let mut spawned = Spawned::start(spec, &workload)?;
             let addresses = spawned.addresses.clone();
-            let is_broker = spec.kind != Kind::Floor;
+            let is_broker = spec.is_broker();
             let plan = plan(
                 options,
                 &workload,
@@ -197,7 +184,6 @@ fn plan(
         frontend: frontend.clone(),
         backend: backend.clone(),
         pace: options.pace(),
-        jobs: options.jobs_in_all(),
         threads: options.generator_threads,
         deadline: Duration::from_secs_f64(options.deadline),
         is_broker,

@@ -19,7 +19,7 @@ const EXIT_MS_MAX: u64 = 2_000;
 
 /// Kinds of spawned brokers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+enum Kind {
     /// This project's broker with this value of `--threading`.
     Ours(&'static str),
     /// The forwarder that parses nothing.
@@ -33,7 +33,7 @@ pub(crate) enum Kind {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Spec {
     pub(crate) name: String,
-    pub(crate) kind: Kind,
+    kind: Kind,
     binary: Option<PathBuf>,
 }
 
@@ -67,9 +67,19 @@ impl FromStr for Spec {
 }
 
 impl Spec {
-    /// True if this program itself must contain libzmq.
-    pub(crate) fn needs_libzmq(&self) -> bool {
-        self.kind == Kind::Libzmq && self.binary.is_none()
+    /// False for `floor`, which only forwards.
+    pub(crate) fn is_broker(&self) -> bool {
+        self.kind != Kind::Floor
+    }
+
+    /// Says so if this program would have to contain libzmq and does not.
+    pub(crate) fn check_built_in(&self) -> Result<()> {
+        if cfg!(feature = "libzmq") || self.kind != Kind::Libzmq || self.binary.is_some() {
+            return Ok(());
+        }
+        Err(Failure::usage(
+            "this emq-bench is built without libzmq; build it with --features libzmq",
+        ))
     }
 
     fn arguments(&self, workload: &Workload) -> Vec<String> {

@@ -22,8 +22,6 @@ pub(crate) struct Plan {
     pub(crate) frontend: Addr,
     pub(crate) backend: Addr,
     pub(crate) pace: Pace,
-    /// Jobs to send in all; `u64::MAX` = until told to stop.
-    pub(crate) jobs: u64,
     pub(crate) threads: usize,
     /// Longest time without any progress while jobs are outstanding.
     pub(crate) deadline: Duration,
@@ -53,19 +51,15 @@ pub(crate) fn spawn(plan: &Plan, shared: &Arc<Shared>) -> Result<Vec<JoinHandle<
             .by_ref()
             .take(share(plan.workload.workers))
             .collect();
-        let quota = match plan.jobs {
-            u64::MAX => u64::MAX,
-            jobs => share_of(jobs, plan.threads, index),
-        };
-        generators.push((index, clients, workers, quota));
+        generators.push((index, clients, workers));
     }
-    let spawn_one = |(index, clients, workers, quota)| {
+    let spawn_one = |(index, clients, workers)| {
         let (plan, shared) = (plan.clone(), Arc::clone(shared));
         thread::Builder::new()
             .name(format!("generator-{index}"))
             .spawn(move || {
-                let result = build(&plan, &shared, (clients, workers), quota, start)
-                    .and_then(Generator::run);
+                let result =
+                    build(&plan, &shared, (clients, workers), start).and_then(Generator::run);
                 if result.is_err() {
                     shared
                         .abandon
@@ -113,7 +107,6 @@ fn build<'a>(
     plan: &Plan,
     shared: &'a Shared,
     (clients, workers): (Vec<Tagged>, Vec<Tagged>),
-    quota: u64,
     start: Instant,
 ) -> Result<Generator<'a>> {
     let workload = &plan.workload;
@@ -143,7 +136,6 @@ fn build<'a>(
         scratch: Scratch::new(),
         slots: workload.slots,
         pace: plan.pace,
-        quota,
         threads: plan.threads,
         deadline: plan.deadline,
         heartbeats: plan.is_broker,
