@@ -6,6 +6,7 @@ use crate::ids::{ConnId, NS_PER_SEC, Socket};
 use crate::link::{Outbox, PeerInfo};
 use crate::zmtp;
 use std::collections::VecDeque;
+use std::hash::RandomState;
 use std::io::{self, IoSlice};
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -173,7 +174,7 @@ pub(crate) fn table_config() -> TableConfig {
         handshake_ns: 10 * NS_PER_SEC,
         connections_max: [100; 3],
         peers: [peer(), peer(), peer()],
-        routing_id_seed: [1, 2],
+        routing_id_keys: [RandomState::new(), RandomState::new()],
     }
 }
 

@@ -15,6 +15,7 @@ use crate::link::PeerInfo;
 use crate::metrics::{Counter, Counters};
 use crate::zmtp;
 use std::collections::VecDeque;
+use std::hash::RandomState;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -27,8 +28,9 @@ pub struct TableConfig {
     pub connections_max: [usize; 3],
     /// ZMTP side of each socket.
     pub peers: [Arc<zmtp::PeerConfig>; 3],
-    /// Seed of the routing ids made for anonymous peers.
-    pub routing_id_seed: [u64; 2],
+    /// Keys of the routing ids made for anonymous peers; the same for all agents of a broker, so
+    /// that no two of them make the same id.
+    pub routing_id_keys: [RandomState; 2],
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -8,6 +8,7 @@ use crate::io::stream::Stream;
 use crate::limits::{SHARED_BYTES_MIN, TURN_READ_BYTES_MAX};
 use crate::metrics::Counter;
 use crate::zmtp;
+use std::hash::{BuildHasher, RandomState};
 use std::io;
 
 /// Smallest read into a partial message's own buffer.
@@ -307,7 +308,11 @@ impl<S: Stream> ConnTable<S> {
                             Some(routing_id) => routing_id,
                             None => {
                                 self.ids_made += 1;
-                                make_routing_id(self.config.routing_id_seed, self.ids_made)
+                                make_routing_id(
+                                    &self.config.routing_id_keys,
+                                    self.agent,
+                                    self.ids_made,
+                                )
                             }
                         };
                     }
@@ -328,11 +333,12 @@ impl<S: Stream> ConnTable<S> {
     }
 }
 
-/// A routing id for a peer that has none: 00 and 16 bytes nobody can guess from another one.
-fn make_routing_id(seed: [u64; 2], n: u64) -> Vec<u8> {
-    let hash = |key: u64| ahash::RandomState::with_seeds(seed[0], seed[1], key, n).hash_one(n);
+/// A routing id for a peer that has none: 00 and 16 bytes that cannot be guessed from others.
+/// `agent` and `n` are never the same twice while `keys` are in use.
+fn make_routing_id(keys: &[RandomState; 2], agent: u8, n: u64) -> Vec<u8> {
     let mut id = vec![0];
-    id.extend_from_slice(&hash(1).to_be_bytes());
-    id.extend_from_slice(&hash(2).to_be_bytes());
+    for key in keys {
+        id.extend_from_slice(&key.hash_one((agent, n)).to_be_bytes());
+    }
     id
 }

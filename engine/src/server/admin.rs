@@ -1,0 +1,202 @@
+//! The administrative socket: requests are read here, answers are made on a thread of their own.
+
+use super::control::{Bell, Published};
+use crate::admin_api::{AdminCommand, Answer, Rendering, parse_message, push_ack, push_reply};
+use crate::broker::{Broker, LatencySnapshot};
+use crate::emqp::{MsgidText, advance_msgid};
+use crate::frames::Message;
+use crate::ids::{ConnId, Now};
+use crate::link::{OutClass, Outbox};
+use crate::metrics::{Counter, Counters};
+use crate::snapshot::{BrokerFigures, CountersReport, MemoryReport, RingReport};
+use crossbeam::channel::{Receiver, Sender, bounded};
+use crossbeam::queue::ArrayQueue;
+use std::sync::Arc;
+use std::thread;
+use std::time::Instant;
+
+/// Requests being rendered; further ones are not answered (and counted).
+const RENDERING_MAX: usize = 64;
+/// Bytes of an answer made at a time.
+const SLICE_BYTES: usize = 64 * 1024;
+
+/// What an answer is made from, taken on the dispatch thread.
+enum Source {
+    Ready(Answer),
+    Latency(LatencySnapshot),
+    Counters(Box<BrokerFigures>),
+}
+
+struct Job {
+    conn: ConnId,
+    msgid: MsgidText,
+    source: Source,
+}
+
+/// What is fixed for the life of a broker, for COUNTERS.
+pub(super) struct Facts {
+    pub(super) started: Instant,
+    pub(super) threading: &'static str,
+    pub(super) max_memory_bytes: u64,
+    pub(super) agents: Vec<Arc<Published>>,
+}
+
+/// The dispatch's side.
+pub(super) struct AdminDesk {
+    jobs: Sender<Job>,
+    answers: Arc<ArrayQueue<(ConnId, Vec<u8>)>>,
+    msgid: MsgidText,
+    pub(super) counters: Counters,
+}
+
+impl std::fmt::Debug for AdminDesk {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("AdminDesk").finish_non_exhaustive()
+    }
+}
+
+impl AdminDesk {
+    /// A desk and the thread that makes its answers, which ends with the desk.
+    ///
+    /// # Errors
+    /// When the system refuses the thread.
+    pub(super) fn start(
+        facts: Facts,
+        first_msgid: MsgidText,
+        bell: Arc<Bell>,
+    ) -> std::io::Result<AdminDesk> {
+        let (jobs, work) = bounded(RENDERING_MAX);
+        let answers = Arc::new(ArrayQueue::new(RENDERING_MAX));
+        let desk = AdminDesk {
+            jobs,
+            answers: Arc::clone(&answers),
+            msgid: first_msgid,
+            counters: Counters::default(),
+        };
+        thread::Builder::new()
+            .name("emq-admin".to_owned())
+            .spawn(move || render(&work, &answers, &facts, &bell))?;
+        Ok(desk)
+    }
+
+    /// Reads a request. True if it asks for the end of the broker.
+    pub(super) fn handle_message<O: Outbox>(
+        &mut self,
+        conn: ConnId,
+        message: &Message<'_>,
+        broker: &mut Broker,
+        now: Now,
+        out: &mut O,
+    ) -> bool {
+        let request = match parse_message(message) {
+            Ok(request) => request,
+            Err(reason) => {
+                self.counters.inc(reason);
+                return false;
+            }
+        };
+        self.counters.inc(Counter::AdminRequests);
+        advance_msgid(&mut self.msgid);
+        let source = match request.command {
+            AdminCommand::Disconnect => {
+                let ack = push_ack(Vec::new(), &self.msgid, request.msgid);
+                out.send(conn, OutClass::Control, &[&ack]);
+                return true;
+            }
+            AdminCommand::Status => Source::Ready(Answer::Status(broker.status(now))),
+            AdminCommand::ShowWorkers => Source::Ready(Answer::Workers(broker.workers(now))),
+            AdminCommand::ShowSchedulers => {
+                Source::Ready(Answer::Schedulers(broker.schedulers(now)))
+            }
+            AdminCommand::Latency => Source::Latency(broker.latency()),
+            AdminCommand::Counters => {
+                let mut figures = Box::new(broker.figures());
+                figures.counters.merge(&self.counters);
+                Source::Counters(figures)
+            }
+        };
+        let job = Job {
+            conn,
+            msgid: self.msgid,
+            source,
+        };
+        if self.jobs.try_send(job).is_err() {
+            self.counters.inc(Counter::AdminDropped);
+        }
+        false
+    }
+
+    /// True if answers wait to be sent.
+    pub(super) fn has_answers(&self) -> bool {
+        !self.answers.is_empty()
+    }
+
+    /// Sends what has been made.
+    pub(super) fn send_answers<O: Outbox>(&mut self, out: &mut O) {
+        while out.has_room() {
+            let Some((conn, answer)) = self.answers.pop() else {
+                return;
+            };
+            // Not `Control`: whoever asks and never reads must not grow.
+            out.send(conn, OutClass::Result, &[&answer]);
+        }
+    }
+}
+
+/// The thread that makes answers.
+fn render(
+    jobs: &Receiver<Job>,
+    answers: &ArrayQueue<(ConnId, Vec<u8>)>,
+    facts: &Facts,
+    bell: &Bell,
+) {
+    while let Ok(job) = jobs.recv() {
+        let answer = match job.source {
+            Source::Ready(answer) => answer,
+            Source::Latency(latency) => Answer::Latency(latency.render()),
+            Source::Counters(figures) => Answer::Counters(Box::new(report(*figures, facts))),
+        };
+        let mut rendering = Rendering::new(answer);
+        while !rendering.step(SLICE_BYTES) {}
+        let wire = push_reply(Vec::new(), &job.msgid, &rendering.finish());
+        let mut item = (job.conn, wire);
+        // As many places as requests under way: full only while the dispatch is behind.
+        while let Err(back) = answers.push(item) {
+            item = back;
+            bell.ring();
+            thread::yield_now();
+        }
+        bell.ring();
+    }
+}
+
+fn report(figures: BrokerFigures, facts: &Facts) -> CountersReport {
+    let mut report = CountersReport {
+        version: env!("CARGO_PKG_VERSION"),
+        uptime_secs: facts.started.elapsed().as_secs_f64(),
+        threading: facts.threading,
+        counters: figures.counters.clone(),
+        memory: MemoryReport {
+            limit_bytes: facts.max_memory_bytes,
+            job_bytes: figures.job_bytes,
+            resident_bytes: crate::runtime::memory::resident_bytes().unwrap_or(0),
+            ..MemoryReport::default()
+        },
+        figures,
+        ..CountersReport::default()
+    };
+    for published in &facts.agents {
+        let agent = published.get();
+        report.counters.merge(&agent.counters);
+        for (all, own) in report.connections.iter_mut().zip(agent.connections) {
+            *all += own as u64;
+        }
+        report.memory.partial_bytes += agent.partial_bytes as u64;
+        report.memory.output_bytes += agent.output_bytes as u64;
+        let rings: &[RingReport] = &agent.rings;
+        report.memory.ring_bytes += rings.iter().map(|r| r.bytes).sum::<u64>();
+        report.rings.extend_from_slice(rings);
+        report.agents.push(agent.figures);
+    }
+    report
+}

@@ -1,0 +1,213 @@
+//! Orders to agents, and what agents publish about themselves.
+
+use crate::broker::BrokerConfig;
+use crate::ids::{NS_PER_MS, Socket};
+use crate::io::{IoAgent, IoWaker, Listener, NetStream, OutputConfig, TableConfig};
+use crate::metrics::Counters;
+use crate::ring::{Doorbell, Wake};
+use crate::snapshot;
+use crossbeam::channel::{Receiver, Sender, bounded};
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Orders wait here until the agent's next turn; nobody sends them at a rate.
+const ORDERS_MAX: usize = 256;
+
+/// To an I/O agent.
+#[derive(Debug)]
+pub(super) enum IoOrder {
+    Listen(Listener),
+    StopListening(Socket),
+    Configure(Box<(TableConfig, OutputConfig)>),
+    /// Take over a fresh connection that another agent has accepted.
+    Adopt(NetStream, Socket, Option<SocketAddr>),
+    /// Send what is waiting, close everything, end. Acted upon when the rings are empty.
+    Finish,
+}
+
+/// To the dispatch.
+#[derive(Debug)]
+pub(super) enum DispatchOrder {
+    /// Drain, then end.
+    Shutdown,
+    /// End at once.
+    ShutdownNow,
+    Configure(Box<BrokerConfig>),
+}
+
+/// Something to wake, whatever it is.
+pub(super) type Bell = Doorbell<Box<dyn Wake>>;
+
+impl Wake for Box<dyn Wake> {
+    fn wake(&self) {
+        (**self).wake();
+    }
+}
+
+/// A queue of orders to one agent.
+#[derive(Debug)]
+pub(super) struct Orders<T> {
+    sender: Sender<T>,
+    receiver: Receiver<T>,
+}
+
+impl<T> Orders<T> {
+    pub(super) fn new() -> Arc<Self> {
+        let (sender, receiver) = bounded(ORDERS_MAX);
+        Arc::new(Orders { sender, receiver })
+    }
+
+    /// Gives an order and wakes the agent. The order comes back if the queue is full.
+    pub(super) fn give(&self, order: T, bell: &Bell) -> Result<(), T> {
+        let result = self.sender.try_send(order).map_err(|e| e.into_inner());
+        // Not `ring`: the agent may be on its way to sleep, and this is rare.
+        bell.waker().wake();
+        result
+    }
+
+    pub(super) fn take(&self) -> Option<T> {
+        self.receiver.try_recv().ok()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.receiver.is_empty()
+    }
+}
+
+/// What became of a turn.
+#[derive(Debug, Clone, Copy, Default)]
+enum Turn {
+    #[default]
+    First,
+    Busy,
+    Idle,
+    Blocked,
+}
+
+impl From<bool> for Turn {
+    fn from(work: bool) -> Turn {
+        if work { Turn::Busy } else { Turn::Idle }
+    }
+}
+
+/// What an agent says of itself.
+#[derive(Debug, Clone, Default)]
+pub struct AgentReport {
+    /// What is shown.
+    pub figures: snapshot::AgentReport,
+    /// Its counters.
+    pub counters: Counters,
+    /// Connections per socket.
+    pub connections: [usize; 3],
+    /// Bytes of partial messages.
+    pub partial_bytes: usize,
+    /// Bytes of output not yet written.
+    pub output_bytes: usize,
+    /// The rings it sends into.
+    pub rings: Vec<snapshot::RingReport>,
+    turn: Turn,
+    busy_ns: u64,
+    idle_ns: u64,
+    blocked_ns: u64,
+    turn_began_ns: u64,
+}
+
+impl AgentReport {
+    pub(super) fn new(name: &str, core: Option<usize>) -> Self {
+        let figures = snapshot::AgentReport {
+            name: name.to_owned(),
+            core,
+            ..snapshot::AgentReport::default()
+        };
+        AgentReport {
+            figures,
+            ..AgentReport::default()
+        }
+    }
+
+    /// Counts a turn that began at `now_ns`. Its time, the sleep behind it included, runs to the
+    /// start of the next one and is booked then.
+    #[inline]
+    pub(super) fn count_turn(&mut self, work: bool, blocked: bool, now_ns: u64) {
+        let spent = now_ns.saturating_sub(std::mem::replace(&mut self.turn_began_ns, now_ns));
+        match std::mem::replace(
+            &mut self.turn,
+            if blocked { Turn::Blocked } else { work.into() },
+        ) {
+            Turn::First => {}
+            Turn::Busy => self.busy_ns += spent,
+            Turn::Idle => self.idle_ns += spent,
+            Turn::Blocked => self.blocked_ns += spent,
+        }
+        self.figures.turns_busy += u64::from(work);
+        self.figures.turns_idle += u64::from(!work);
+    }
+
+    pub(super) fn take_from(&mut self, io: &IoAgent) {
+        self.counters = io.table.counters();
+        self.connections = Socket::ALL.map(|s| io.table.len(s));
+        self.partial_bytes = io.table.partial_bytes();
+        self.output_bytes = io.table.outs.total_pending_bytes();
+        self.settle();
+    }
+
+    pub(super) fn settle(&mut self) {
+        self.figures.connections = self.connections.iter().map(|n| *n as u64).sum();
+        self.figures.busy_ms = self.busy_ns / NS_PER_MS;
+        self.figures.idle_ms = self.idle_ns / NS_PER_MS;
+        self.figures.back_pressure_ms = self.blocked_ns / NS_PER_MS;
+    }
+}
+
+/// Where an agent publishes; read by administrative requests and other agents.
+#[derive(Debug, Default)]
+pub(super) struct Published {
+    report: Mutex<AgentReport>,
+    held_bytes: AtomicUsize,
+    load: AtomicUsize,
+}
+
+impl Published {
+    pub(super) fn set(&self, report: &AgentReport) {
+        self.report
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone_from(report);
+    }
+
+    pub(super) fn get(&self) -> AgentReport {
+        self.report
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    // The two figures below only steer thresholds: nothing else is read on the strength of them,
+    // so relaxed ordering is enough.
+
+    pub(super) fn set_held_bytes(&self, bytes: usize) {
+        self.held_bytes.store(bytes, Ordering::Relaxed);
+    }
+
+    pub(super) fn held_bytes(&self) -> usize {
+        self.held_bytes.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_load(&self, connections: usize) {
+        self.load.store(connections, Ordering::Relaxed);
+    }
+
+    pub(super) fn add_load(&self) {
+        self.load.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn load(&self) -> usize {
+        self.load.load(Ordering::Relaxed)
+    }
+}
+
+/// The bell of an I/O agent.
+pub(super) fn io_bell(waker: IoWaker) -> Arc<Bell> {
+    Arc::new(Doorbell::new(Box::new(waker)))
+}

@@ -1,0 +1,169 @@
+//! All agents on one thread: the dispatch is the I/O agent's sink.
+
+use super::control::{AgentReport, Bell, DispatchOrder, IoOrder, Orders, Published};
+use super::dedicated::{finish_connections, obey};
+use super::dispatch::{Dispatch, Ending};
+use crate::frames::Message;
+use crate::ids::{ConnId, NS_PER_MS, Now, Socket};
+use crate::io::{InputSink, IoAgent, OutputTable};
+use crate::link::PeerInfo;
+use crate::runtime::clock::Clock;
+use crate::runtime::idle::IdleStrategy;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How often an agent publishes its report while it has work.
+pub(super) const PUBLISH_NS: u64 = 100 * NS_PER_MS;
+
+struct InlineSink<'a> {
+    dispatch: &'a mut Dispatch,
+    now: Now,
+}
+
+impl InputSink for InlineSink<'_> {
+    #[inline]
+    fn has_room(&mut self, socket: Socket) -> bool {
+        self.dispatch.takes_input(socket)
+    }
+
+    fn opened(&mut self, conn: ConnId, info: PeerInfo, outs: &mut OutputTable) {
+        self.dispatch.opened(conn, info, self.now, outs);
+    }
+
+    #[inline]
+    fn message(
+        &mut self,
+        conn: ConnId,
+        socket: Socket,
+        message: &Message<'_>,
+        outs: &mut OutputTable,
+    ) {
+        self.dispatch.message(conn, socket, message, self.now, outs);
+    }
+
+    fn too_large(
+        &mut self,
+        conn: ConnId,
+        socket: Socket,
+        head: &Message<'_>,
+        outs: &mut OutputTable,
+    ) {
+        self.dispatch.too_large(conn, socket, head, self.now, outs);
+    }
+
+    fn lost(&mut self, conn: ConnId, socket: Socket, outs: &mut OutputTable) {
+        self.dispatch.lost(conn, socket, self.now, outs);
+    }
+
+    fn unsent(
+        &mut self,
+        conn: ConnId,
+        socket: Socket,
+        message: &Message<'_>,
+        outs: &mut OutputTable,
+    ) {
+        self.dispatch.unsent(conn, socket, message, self.now, outs);
+    }
+
+    fn closed(&mut self, conn: ConnId, socket: Socket, outs: &mut OutputTable) {
+        self.dispatch.closed(conn, socket, self.now, outs);
+    }
+
+    fn writable(&mut self, conn: ConnId, socket: Socket, outs: &mut OutputTable) {
+        self.dispatch.writable(conn, socket, self.now, outs);
+    }
+}
+
+/// Everything on one thread.
+pub(super) struct InlineRunner {
+    pub(super) report: AgentReport,
+    pub(super) io: IoAgent,
+    pub(super) dispatch: Dispatch,
+    pub(super) clock: Clock,
+    pub(super) idle: IdleStrategy,
+    pub(super) bell: Arc<Bell>,
+    pub(super) io_orders: Arc<Orders<IoOrder>>,
+    pub(super) orders: Arc<Orders<DispatchOrder>>,
+    pub(super) published: Arc<Published>,
+}
+
+impl InlineRunner {
+    /// Runs to the end of the broker; gives the dispatch back for the final account.
+    ///
+    /// # Errors
+    /// When the system's poll fails, which nothing can be done about.
+    pub(super) fn run(mut self) -> std::io::Result<Dispatch> {
+        let mut publish_at_ns = 0;
+        let mut timeout = Some(Duration::ZERO);
+        while self.dispatch.ending != Ending::Done {
+            self.io.poll(timeout)?;
+            self.bell.awake();
+            let now = self.clock.now();
+            let work = self.turn(now);
+            self.report.count_turn(work, false, now.mono_ns);
+            let mut sink = InlineSink {
+                dispatch: &mut self.dispatch,
+                now,
+            };
+            let more = self.io.has_work(&mut sink) || self.dispatch.broker.has_pending_output();
+            timeout = Some(Duration::ZERO);
+            if self.idle.may_sleep(work || more, now.mono_ns) {
+                self.publish();
+                self.bell.announce_sleep();
+                let asleep = self.orders.is_empty()
+                    && self.io_orders.is_empty()
+                    && !self.dispatch.admin.has_answers();
+                if asleep {
+                    self.report.figures.sleeps += 1;
+                    let timer = self.dispatch.broker.poll_timeout();
+                    timeout = earliest([timer, self.io.next_deadline_ns()], now);
+                }
+            } else if now.mono_ns >= publish_at_ns {
+                publish_at_ns = now.mono_ns + PUBLISH_NS;
+                self.publish();
+            }
+        }
+        finish_connections(&mut self.io, &mut self.clock)?;
+        self.publish();
+        Ok(self.dispatch)
+    }
+
+    fn turn(&mut self, now: Now) -> bool {
+        self.dispatch.broker.begin_turn(now);
+        self.dispatch
+            .broker
+            .set_external_bytes(self.io.table.held_bytes());
+        while let Some(order) = self.io_orders.take() {
+            obey(&mut self.io, order, now);
+        }
+        while let Some(order) = self.orders.take() {
+            self.dispatch.order(order, now, &mut self.io.table.outs);
+        }
+        let mut sink = InlineSink {
+            dispatch: &mut self.dispatch,
+            now,
+        };
+        let work = self.io.turn(now.mono_ns, &mut sink);
+        if self.dispatch.ending == Ending::Asked {
+            for socket in Socket::ALL {
+                self.io.stop_listening(socket);
+            }
+            self.dispatch.begin_drain(now, &mut self.io.table.outs);
+        }
+        self.dispatch.after_input(now, &mut self.io.table.outs);
+        let dirty = self.io.table.outs.has_dirty();
+        self.io.flush(now.mono_ns);
+        work > 0 || dirty
+    }
+
+    fn publish(&mut self) {
+        self.report.take_from(&self.io);
+        self.published.set(&self.report);
+    }
+}
+
+/// Time from `now` to the earliest of `times`; `None` without any.
+pub(super) fn earliest<const N: usize>(times: [Option<u64>; N], now: Now) -> Option<Duration> {
+    let first = times.into_iter().flatten().min()?;
+    Some(Duration::from_nanos(first.saturating_sub(now.mono_ns)))
+}
