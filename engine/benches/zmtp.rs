@@ -98,6 +98,32 @@ fn decoding(c: &mut Criterion) {
     let count = 64 * 1024 / wire.len();
     bench_decode(c, "7_frames_200_bytes", &wire.repeat(count), count, false);
 
+    // Nothing for the branch predictor to learn: one to nine frames, every fourth one long.
+    let mut state = 1_u64;
+    let mut random = |n: u64| {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) % n
+    };
+    let (mut mixed, mut messages) = (Vec::new(), 0);
+    while mixed.len() < 128 * 1024 {
+        let frame = |r: u64| {
+            vec![
+                7;
+                if r < 50 {
+                    300 + r as usize
+                } else {
+                    r as usize - 50
+                }
+            ]
+        };
+        let frames: Vec<_> = (0..=random(9)).map(|_| frame(random(200))).collect();
+        mixed.extend_from_slice(OwnedMessage::from_frames(frames).view().wire());
+        messages += 1;
+    }
+    bench_decode(c, "mixed", &mixed, messages, false);
+
     let large = OwnedMessage::from_frames([&b""[..], &[7; 4096]]);
     let wire_4k = large.view().wire();
     bench_decode(c, "2_frames_4096_bytes", &wire_4k.repeat(16), 16, false);
