@@ -56,9 +56,7 @@ impl Broker {
         self.clock = now;
         self.goodbye();
         self.run_tasks(now, out);
-        self.drain_check(now);
-        self.run_tasks(now, out);
-        self.drain_check(now);
+        self.drain_check(now, out);
     }
 
     /// True if REQUESTs and schedules of this peer are refused because of the shutdown.
@@ -81,12 +79,16 @@ impl Broker {
         }
     }
 
-    /// Goes to the next phase when the present one has nothing left to do.
-    pub(super) fn drain_check(&mut self, now: Now) {
-        let _ = now;
-        if !self.tasks.is_empty() {
-            return;
+    /// Goes to the next phases when the present one has nothing left to do.
+    #[inline]
+    pub(super) fn drain_check<O: Outbox>(&mut self, now: Now, out: &mut O) {
+        while self.phase >= Phase::Waiting && self.tasks.is_empty() && self.next_phase() {
+            self.run_tasks(now, out);
         }
+    }
+
+    /// True if there was one to go to.
+    fn next_phase(&mut self) -> bool {
         match self.phase {
             Phase::Waiting if self.owed_in_flight == 0 => self.goodbye(),
             Phase::Goodbye => {
@@ -94,8 +96,9 @@ impl Broker {
                 self.tasks.push_back(Task::CloseClients { next: 0 });
             }
             Phase::Closing => self.phase = Phase::Finished,
-            _ => {}
+            _ => return false,
         }
+        true
     }
 
     fn goodbye(&mut self) {

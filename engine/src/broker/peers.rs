@@ -7,6 +7,7 @@
 use super::Broker;
 use super::log::LogKind;
 use super::slab::{NONE, Slab};
+use super::tasks::Task;
 use super::workers::blocked;
 use crate::ids::{ConnId, NS_PER_MS, Now, Socket};
 use crate::limits::{TAKEOVER_WINDOW_MS, TAKEOVERS_MAX};
@@ -343,9 +344,21 @@ impl Broker {
         debug_assert_eq!(entry.state, ConnState::Lost, "closed without lost");
         entry.state = ConnState::Free;
         let peer = std::mem::replace(&mut entry.peer, NONE);
-        self.pump_returned();
         if peer != NONE {
             self.peers.slab[peer].conns -= 1;
+            if let Role::Worker(worker) = self.peers.slab[peer].role
+                && self.workers.slab[worker].available()
+            {
+                // It lives on another connection and has got slots back: in turn with the others
+                // for what came back, then for what was waiting anyway.
+                self.restore_candidate(worker);
+                self.pump_returned();
+                let tag = self.workers.slab[worker].tag;
+                self.tasks.push_back(Task::Feed { worker, tag });
+            }
+        }
+        self.pump_returned();
+        if peer != NONE {
             match self.peers.slab[peer].role {
                 Role::Worker(worker) => self.worker_closed(worker, now),
                 Role::Scheduler(scheduler) => self.scheduler_closed(scheduler, now, out),

@@ -136,8 +136,8 @@ impl Broker {
             self.handle_timeout(now, out);
         }
         self.watch_memory(now, out);
-        self.drain_check(now);
         self.run_tasks(now, out);
+        self.drain_check(now, out);
         self.has_pending_output()
     }
 
@@ -176,8 +176,10 @@ impl Broker {
                 };
                 let kept = self.jobs.keeps_body(job);
                 self.return_job(job, (!kept).then(|| Body::of(message)));
+                // Since an INFORM on another connection it counts its slots anew.
                 let worker = &mut self.workers.slab[worker];
-                if worker.blocked & super::workers::blocked::LEAVING == 0 {
+                let leaving = worker.blocked & super::workers::blocked::LEAVING != 0;
+                if !leaving && epoch.wrapping_sub(worker.informed_epoch) as i32 >= 0 {
                     worker.free += 1;
                 }
             }

@@ -105,8 +105,8 @@ impl Broker {
                 self.fire(timer, now, out);
             }
         }
-        self.drain_check(now);
         self.run_tasks(now, out);
+        self.drain_check(now, out);
     }
 
     fn fire<O: Outbox>(&mut self, timer: Timer, now: Now, out: &mut O) {

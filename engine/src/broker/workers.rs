@@ -64,6 +64,8 @@ pub(super) struct Worker {
     pub(super) cancels: u32,
     /// Number of its connection.
     pub(super) epoch: u32,
+    /// Number of the connection it was on at its last INFORM.
+    pub(super) informed_epoch: u32,
     pub(super) jobs: JobList,
     /// Queue and place in it, in profile order. Empty while it is in no queue.
     pub(super) members: Vec<(u32, u32)>,
@@ -303,6 +305,7 @@ impl Broker {
         let slots_max = self.config.max_slots_per_worker;
         let entry = &mut self.workers.slab[worker];
         entry.completions = capabilities.completions;
+        entry.informed_epoch = entry.epoch;
         entry.slots_max = capabilities
             .slots
             .map_or(slots_max, |slots| slots.min(slots_max));
@@ -345,6 +348,7 @@ impl Broker {
             debts: 0,
             cancels: 0,
             epoch: self.peers.slab[peer].epoch,
+            informed_epoch: 0,
             jobs: JobList::EMPTY,
             members: Vec::new(),
             missing: Vec::new(),

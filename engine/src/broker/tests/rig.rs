@@ -160,6 +160,7 @@ impl Rig {
     }
 
     pub(super) fn inform(&mut self, conn: ConnId, queues: &str, capabilities: &str) {
+        self.got(conn);
         if capabilities.is_empty() {
             self.send(conn, &["INFORM", "inf", queues, "worker"]);
         } else {

@@ -1,1 +1,142 @@
-//! (tests)
+//! Schedulers that come, go and come back.
+
+use super::rig::Rig;
+use crate::metrics::Counter;
+
+const RUN: &str = r#"["run", {"callable": "add", "path": "jobs_x", "args": [1, 2], "kwargs": {}, "class_args": [], "class_kwargs": {}}]"#;
+
+fn schedule(rig: &mut Rig, conn: crate::ids::ConnId, command: &str, msgid: &str) {
+    rig.send(conn, &[command, msgid, "q", "", "5", RUN, ""]);
+}
+
+fn ids(got: &[String]) -> Vec<String> {
+    got.iter()
+        .filter_map(|text| text.split(' ').nth(1))
+        .map(str::to_owned)
+        .collect()
+}
+
+#[test]
+fn schedules_wait_for_a_scheduler_in_grace_in_their_order() {
+    let mut rig = Rig::new();
+    let s = rig.scheduler("s");
+    let c = rig.client("c");
+    rig.lose(s, 0);
+    schedule(&mut rig, c, "SCHEDULE", "1");
+    schedule(&mut rig, c, "UNSCHEDULE", "2");
+    schedule(&mut rig, c, "SCHEDULE", "3");
+    assert!(rig.got(c).is_empty());
+    rig.sleep(500);
+    let s = rig.client("s");
+    assert_eq!(ids(&rig.got(s)), ["1", "2", "3"]);
+    assert_eq!(rig.out.never_paused.get(&s), Some(&true));
+}
+
+#[test]
+fn schedules_nobody_is_left_for_are_rejected() {
+    let mut rig = Rig::new();
+    let s = rig.scheduler("s");
+    let c = rig.client("c");
+    rig.lose(s, 0);
+    schedule(&mut rig, c, "SCHEDULE", "1");
+    schedule(&mut rig, c, "UNSCHEDULE", "2");
+    rig.sleep(1_100);
+    assert_eq!(
+        rig.got(c),
+        ["REJECT * 1 no-scheduler", "REJECT * 2 no-scheduler"]
+    );
+}
+
+#[test]
+fn another_live_scheduler_gets_them_unschedules_are_kept_for_the_one_in_grace() {
+    let mut rig = Rig::new();
+    let (s1, s2) = (rig.scheduler("s1"), rig.scheduler("s2"));
+    let c = rig.client("c");
+    rig.lose(s2, 0);
+    schedule(&mut rig, c, "SCHEDULE", "1");
+    schedule(&mut rig, c, "UNSCHEDULE", "2");
+    assert_eq!(ids(&rig.got(s1)), ["1", "2"]);
+    let s2 = rig.client("s2");
+    assert_eq!(ids(&rig.got(s2)), ["2"]);
+    rig.lose(s2, 0);
+    schedule(&mut rig, c, "UNSCHEDULE", "3");
+    rig.sleep_alive(1_100, &[s1]);
+    assert_eq!(ids(&rig.got(s1)), ["3"]);
+    assert!(rig.got(c).is_empty(), "one scheduler has got it");
+}
+
+#[test]
+fn schedules_that_were_not_sent_are_kept() {
+    let mut rig = Rig::new();
+    let s = rig.scheduler("s");
+    let c = rig.client("c");
+    schedule(&mut rig, c, "SCHEDULE", "1");
+    schedule(&mut rig, c, "SCHEDULE", "2");
+    rig.lose(s, 2);
+    let s = rig.client("s");
+    assert_eq!(ids(&rig.got(s)), ["1", "2"]);
+}
+
+#[test]
+fn a_silent_scheduler_gets_nothing_and_is_removed() {
+    let mut rig = Rig::new();
+    let s = rig.scheduler("s");
+    let c = rig.client("c");
+    rig.sleep(5_100);
+    schedule(&mut rig, c, "SCHEDULE", "1");
+    assert!(rig.got(s).is_empty());
+    rig.send(s, &["HEARTBEAT", "h", "1.0"]);
+    assert_eq!(ids(&rig.got(s)), ["1"]);
+    rig.sleep(10_100);
+    assert!(rig.broker.schedulers(rig.now).schedulers.is_empty());
+    assert_eq!(rig.count(Counter::SchedulersRemoved), 1);
+    assert_eq!(rig.out.never_paused.get(&s), Some(&false));
+}
+
+#[test]
+fn a_scheduler_that_does_not_read_is_passed_over() {
+    let mut rig = Rig::with(|config| config.worker_buffer_bytes = 1_000);
+    let (s1, s2) = (rig.scheduler("s1"), rig.scheduler("s2"));
+    let c = rig.client("c");
+    rig.out.pending.insert(s2, 1_001);
+    schedule(&mut rig, c, "SCHEDULE", "1");
+    schedule(&mut rig, c, "UNSCHEDULE", "2");
+    assert_eq!(ids(&rig.got(s1)), ["1", "2"]);
+    assert!(rig.got(s2).is_empty());
+    assert_eq!(rig.out.writable_asked, [(s2, 500)]);
+    rig.out.pending.insert(s2, 10);
+    rig.broker.handle_writable(s2, rig.now, &mut rig.out);
+    assert_eq!(ids(&rig.got(s2)), ["2"]);
+}
+
+#[test]
+fn results_go_only_to_schedulers_that_take_them() {
+    let mut rig = Rig::new();
+    let w = rig.worker("w", r#"[[10, "default"]]"#, 4);
+    let s = rig.scheduler("s");
+    rig.ask(s, "a", "default");
+    assert_eq!(rig.got(s), ["REPLY * a"]);
+    rig.reply(w, "a");
+    assert!(rig.got(s).is_empty());
+    assert_eq!(rig.count(Counter::ResultsNotAsked), 1);
+    rig.send(s, &["INFORM", "i", "", "scheduler", "results"]);
+    rig.ask(s, "b", "default");
+    rig.got(s);
+    rig.reply(w, "b");
+    assert_eq!(rig.got(s), ["REPLY x 3 b"]);
+}
+
+#[test]
+fn a_scheduler_that_registers_again_is_the_newest() {
+    let mut rig = Rig::new();
+    let (s1, s2) = (rig.scheduler("s1"), rig.scheduler("s2"));
+    let c = rig.client("c");
+    rig.send(s1, &["INFORM", "i", "", "scheduler"]);
+    rig.got(s1);
+    schedule(&mut rig, c, "SCHEDULE", "1");
+    assert_eq!(
+        (ids(&rig.got(s1)), rig.got(s2).len()),
+        (vec!["1".to_owned()], 0)
+    );
+    assert_eq!(rig.broker.schedulers(rig.now).schedulers.len(), 2);
+}
