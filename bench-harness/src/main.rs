@@ -5,6 +5,7 @@
 //! parses nothing (`floor`) and two libzmq ROUTER sockets (`libzmq`) need for the same load.
 //! docs/bench.md tells how to use it and how to read the numbers.
 
+mod broker;
 mod child;
 mod conn;
 mod cpu;
@@ -58,6 +59,8 @@ enum Command {
     Fill(Box<fill::Options>),
     /// Open connections that do nothing: memory and CPU
     Idle(Box<idle::Options>),
+    /// Be the broker of this project (started by run)
+    Broker(broker::Options),
     /// Be the reference that forwards and parses nothing (started by run)
     Floor(floor::Options),
     /// Be the reference on two libzmq ROUTER sockets (started by run)
@@ -70,6 +73,7 @@ fn main() -> ExitCode {
         Command::Run(options) => run::run(&options),
         Command::Fill(options) => fill::run(&options),
         Command::Idle(options) => idle::run(&options),
+        Command::Broker(options) => broker::run(&options),
         Command::Floor(options) => floor::run(&options),
         #[cfg(feature = "libzmq")]
         Command::Libzmq => libzmq::run(),

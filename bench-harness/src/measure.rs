@@ -16,6 +16,8 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 const GENERATOR: &str = "generator-";
+/// Name of the thread that coordinates: that of the program.
+const MAIN: &str = "emq-bench";
 const LOOK_MS: u64 = 5;
 /// A run whose window never ends, though jobs are answered, is given up this much later.
 const RUN_SECS_MAX: u64 = 600;
@@ -43,6 +45,8 @@ pub(crate) enum Broker<'a> {
     Spawned(&'a mut Spawned),
     /// Another process, if its id is known.
     External(Option<u32>),
+    /// All threads of this process but the generator's and the main one.
+    InProcess,
 }
 
 /// Percentiles in microseconds.
@@ -106,6 +110,7 @@ impl Broker<'_> {
         match self {
             Broker::Spawned(spawned) => spawned.allocations().map(Some),
             Broker::External(_) => Ok(None),
+            Broker::InProcess => Ok(Some(crate::allocations())),
         }
     }
 
@@ -114,6 +119,10 @@ impl Broker<'_> {
         match self {
             Broker::Spawned(spawned) => all(spawned.pid()),
             Broker::External(pid) => pid.map_or(Ok(None), all),
+            Broker::InProcess => {
+                let wanted = |name: &str| !name.starts_with(GENERATOR) && name != MAIN;
+                Sample::take(std::process::id(), wanted).map(Some)
+            }
         }
     }
 

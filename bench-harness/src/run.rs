@@ -1,5 +1,6 @@
 //! `emq-bench run`: one workload against one or several targets, in turns.
 
+use crate::broker;
 use crate::environment::Environment;
 use crate::failure::{Failure, Result};
 use crate::generator::{Pace, Plan};
@@ -23,8 +24,11 @@ pub(crate) struct Options {
     overrides: Overrides,
     /// What to start and measure: ours-inline, ours-dedicated, ours-auto, floor, libzmq, each
     /// optionally with @BINARY for another build of emq-bench; several with commas
-    #[arg(long, value_delimiter = ',', default_value = "floor")]
+    #[arg(long, value_delimiter = ',', default_value = "ours-inline")]
     target: Vec<Spec>,
+    /// Run the broker (ours-*) on threads of this process; with a debugger or profiler both are seen
+    #[arg(long, conflicts_with = "frontend")]
+    in_process: bool,
     /// Rounds; each round measures every target once
     #[arg(long, value_name = "N", default_value_t = 1)]
     alternate: usize,
@@ -139,6 +143,15 @@ pub(crate) fn run(options: &Options) -> Result<()> {
             continue;
         }
         for spec in &options.target {
+            if options.in_process {
+                let threading = spec.threading().ok_or_else(|| {
+                    Failure::usage("--in-process runs ours-inline, ours-dedicated, ours-auto only")
+                })?;
+                let (_server, addresses) = broker::start_in_process(threading)?;
+                let plan = plan(options, &workload, &addresses.frontend, &addresses.backend, true);
+                runs.push(measure_one(options, &plan, &mut Broker::InProcess, &spec.name, round)?);
+                continue;
+            }
             let mut spawned = Spawned::start(spec, &workload)?;
             let addresses = spawned.addresses.clone();
             let is_broker = spec.is_broker();

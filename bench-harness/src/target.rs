@@ -1,8 +1,11 @@
 //! What is measured: a broker that the harness spawns, or one that runs already.
 
+use crate::broker::Threading;
 use crate::child::{ALLOCATIONS, Addresses};
 use crate::failure::{Failure, Result};
 use crate::workload::Workload;
+use clap::ValueEnum;
+use clap::builder::PossibleValue;
 use std::env;
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
@@ -21,7 +24,7 @@ const EXIT_MS_MAX: u64 = 2_000;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     /// This project's broker with this value of `--threading`.
-    Ours(&'static str),
+    Ours(Threading),
     /// The forwarder that parses nothing.
     Floor,
     /// Two libzmq ROUTER sockets.
@@ -46,9 +49,9 @@ impl FromStr for Spec {
             None => (text, None),
         };
         let kind = match kind {
-            "ours-inline" => Kind::Ours("inline"),
-            "ours-dedicated" => Kind::Ours("dedicated"),
-            "ours-auto" => Kind::Ours("auto"),
+            "ours-inline" => Kind::Ours(Threading::Inline),
+            "ours-dedicated" => Kind::Ours(Threading::Dedicated),
+            "ours-auto" => Kind::Ours(Threading::Auto),
             "floor" => Kind::Floor,
             "libzmq" => Kind::Libzmq,
             other => {
@@ -67,6 +70,14 @@ impl FromStr for Spec {
 }
 
 impl Spec {
+    /// The threading of a broker of this build.
+    pub(crate) fn threading(&self) -> Option<Threading> {
+        match self.kind {
+            Kind::Ours(threading) if self.binary.is_none() => Some(threading),
+            _ => None,
+        }
+    }
+
     /// False for `floor`, which only forwards.
     pub(crate) fn is_broker(&self) -> bool {
         self.kind != Kind::Floor
@@ -85,7 +96,11 @@ impl Spec {
     fn arguments(&self, workload: &Workload) -> Vec<String> {
         let words = |text: &[&str]| text.iter().map(|word| (*word).to_owned()).collect();
         match self.kind {
-            Kind::Ours(threading) => words(&["broker", "--threading", threading]),
+            Kind::Ours(threading) => {
+                let value = threading.to_possible_value();
+                let name = value.as_ref().map_or("auto", PossibleValue::get_name);
+                words(&["broker", "--threading", name])
+            },
             Kind::Libzmq => words(&["libzmq"]),
             Kind::Floor => words(&[
                 "floor",
@@ -231,7 +246,7 @@ mod tests {
     #[test]
     fn targets_parse_with_and_without_a_binary() {
         let spec: Spec = "ours-dedicated@/opt/old/emq-bench".parse().unwrap();
-        assert_eq!(spec.kind, Kind::Ours("dedicated"));
+        assert_eq!(spec.kind, Kind::Ours(Threading::Dedicated));
         assert_eq!(spec.binary, Some(PathBuf::from("/opt/old/emq-bench")));
         assert_eq!("floor".parse::<Spec>().unwrap().binary, None);
         assert!(
