@@ -83,6 +83,10 @@ pub(crate) fn start_in_process(threading: Threading) -> Result<(Server, Addresse
 pub(crate) fn run(options: &Options) -> Result<()> {
     let (server, addresses) = start(options)?;
     child::announce(&addresses)?;
-    let report = server.wait().map_err(|error| Failure::run(format!("broker: {error}")))?;
-    Err(Failure::run(format!("the broker ended by itself: {report:?}")))
+    let report = server
+        .wait()
+        .map_err(|error| Failure::run(format!("broker: {error}")))?;
+    Err(Failure::run(format!(
+        "the broker ended by itself: {report:?}"
+    )))
 }

@@ -148,8 +148,20 @@ pub(crate) fn run(options: &Options) -> Result<()> {
                     Failure::usage("--in-process runs ours-inline, ours-dedicated, ours-auto only")
                 })?;
                 let (_server, addresses) = broker::start_in_process(threading)?;
-                let plan = plan(options, &workload, &addresses.frontend, &addresses.backend, true);
-                runs.push(measure_one(options, &plan, &mut Broker::InProcess, &spec.name, round)?);
+                let plan = plan(
+                    options,
+                    &workload,
+                    &addresses.frontend,
+                    &addresses.backend,
+                    true,
+                );
+                runs.push(measure_one(
+                    options,
+                    &plan,
+                    &mut Broker::InProcess,
+                    &spec.name,
+                    round,
+                )?);
                 continue;
             }
             let mut spawned = Spawned::start(spec, &workload)?;

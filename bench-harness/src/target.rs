@@ -100,7 +100,7 @@ impl Spec {
                 let value = threading.to_possible_value();
                 let name = value.as_ref().map_or("auto", PossibleValue::get_name);
                 words(&["broker", "--threading", name])
-            },
+            }
             Kind::Libzmq => words(&["libzmq"]),
             Kind::Floor => words(&[
                 "floor",

@@ -111,3 +111,56 @@ fn impossible_options_are_one_line_and_exit_2() {
         assert_eq!(error_of(&output).lines().count(), 1, "{arguments:?}");
     }
 }
+
+#[test]
+fn our_broker_answers_every_job_in_both_threadings() {
+    for how in [&["--in-process"][..], &[]] {
+        let mut arguments = vec![
+            "run",
+            "--target",
+            "ours-inline,ours-dedicated",
+            "--jobs",
+            "5000",
+            "--warmup-jobs",
+            "1000",
+            "--quiet",
+        ];
+        arguments.extend(how);
+        let output = emq_bench(&arguments);
+        assert!(output.status.success(), "{how:?}: {}", error_of(&output));
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(text.contains("ours-dedicated: "), "{text}");
+    }
+}
+
+#[test]
+fn waiting_jobs_come_back_in_order() {
+    let output = emq_bench(&[
+        "fill",
+        "--jobs",
+        "20000",
+        "--target",
+        "ours-inline",
+        "--quiet",
+    ]);
+    assert!(output.status.success(), "{}", error_of(&output));
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(text.contains("20,000 waiting jobs of 192 bytes"), "{text}");
+}
+
+#[test]
+fn idle_connections_and_workers_stay_connected() {
+    let output = emq_bench(&[
+        "idle",
+        "--target",
+        "ours-inline",
+        "--connections",
+        "30",
+        "--workers",
+        "10",
+        "--duration",
+        "0.5",
+    ]);
+    assert!(output.status.success(), "{}", error_of(&output));
+    assert!(String::from_utf8_lossy(&output.stdout).contains("30 idle connections, 10 workers"));
+}
