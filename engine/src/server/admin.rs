@@ -185,6 +185,10 @@ fn report(figures: BrokerFigures, facts: &Facts) -> CountersReport {
         figures,
         ..CountersReport::default()
     };
+    report.counters.add(
+        Counter::LogRecordsDropped,
+        crate::runtime::log::records_dropped(),
+    );
     for published in &facts.agents {
         let agent = published.get();
         report.counters.merge(&agent.counters);
