@@ -196,10 +196,13 @@ impl DispatchRunner {
     /// for the final account.
     pub(super) fn run(mut self) -> Dispatch {
         let mut publish_at_ns = 0;
-        while self.dispatch.ending != Ending::Done {
+        loop {
             let now = self.clock.now();
             let (work, blocked) = self.turn(now);
             self.report.count_turn(work, blocked, now.mono_ns);
+            if self.dispatch.ending == Ending::Done {
+                break;
+            }
             if self.idle.may_sleep(work, now.mono_ns) {
                 self.publish();
                 self.bell.announce_sleep();
