@@ -64,6 +64,7 @@ fn start(options: &Options) -> Result<(Server, Addresses)> {
     let addresses = Addresses {
         frontend: server.addr(Socket::Frontend),
         backend: server.addr(Socket::Backend),
+        cxxflags: None,
     };
     Ok((server, addresses))
 }

@@ -19,12 +19,16 @@ pub(crate) const ALLOCATIONS: &str = "allocations";
 pub(crate) struct Addresses {
     pub(crate) frontend: Addr,
     pub(crate) backend: Addr,
+    /// Flags that the libzmq inside the child was built with, if it uses one.
+    pub(crate) cxxflags: Option<String>,
 }
 
 impl Addresses {
     fn line(&self) -> String {
+        let flags = self.cxxflags.as_deref();
+        let flags = flags.map_or_else(String::new, |flags| format!(" cxxflags={flags}"));
         format!(
-            "{READY} frontend={} backend={}",
+            "{READY} frontend={} backend={}{flags}",
             self.frontend, self.backend
         )
     }
@@ -37,7 +41,13 @@ impl Addresses {
         }
         let frontend = Addr::from_str(words.next()?.strip_prefix("frontend=")?).ok()?;
         let backend = Addr::from_str(words.next()?.strip_prefix("backend=")?).ok()?;
-        Some(Addresses { frontend, backend })
+        let flags: Vec<&str> = words.collect();
+        let cxxflags = flags.join(" ").strip_prefix("cxxflags=").map(str::to_owned);
+        Some(Addresses {
+            frontend,
+            backend,
+            cxxflags,
+        })
     }
 }
 
@@ -89,11 +99,18 @@ mod tests {
 
     #[test]
     fn announced_addresses_are_understood() {
-        let addresses = Addresses {
-            frontend: loopback(1),
-            backend: loopback(65535),
-        };
-        assert_eq!(Addresses::parse(&addresses.line()), Some(addresses));
+        for cxxflags in [
+            None,
+            Some(String::new()),
+            Some("-O2 -DZMQ_HAVE_EVENTFD".to_owned()),
+        ] {
+            let addresses = Addresses {
+                frontend: loopback(1),
+                backend: loopback(65535),
+                cxxflags,
+            };
+            assert_eq!(Addresses::parse(&addresses.line()), Some(addresses));
+        }
         assert_eq!(Addresses::parse("warning: something"), None);
         assert_eq!(Addresses::parse("ready frontend=x backend=y"), None);
     }

@@ -19,8 +19,6 @@ pub(crate) struct Environment {
     /// `release` means that debug assertions are off.
     build: &'static str,
     features: Vec<&'static str>,
-    /// Flags that a libzmq inside this program was built with.
-    cxxflags: &'static str,
 }
 
 impl Environment {
@@ -57,7 +55,6 @@ impl Environment {
             } else {
                 Vec::new()
             },
-            cxxflags: option_env!("CXXFLAGS").unwrap_or(""),
         }
     }
 }

@@ -126,6 +126,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     child::announce(&Addresses {
         frontend: child::loopback(port(&frontend).map_err(failure)?),
         backend: child::loopback(port(&backend).map_err(failure)?),
+        cxxflags: None,
     })?;
     let mut events = Events::with_capacity(1024);
     loop {

@@ -62,6 +62,7 @@ fn serve() -> std::result::Result<Result<()>, zmq::Error> {
     let addresses = Addresses {
         frontend: frontend_addr,
         backend: backend_addr,
+        cxxflags: Some(option_env!("CXXFLAGS").unwrap_or("").to_owned()),
     };
     if let Err(failure) = child::announce(&addresses) {
         return Ok(Err(failure));

@@ -84,6 +84,8 @@ pub(crate) struct ThreadCpu {
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Measured {
     pub(crate) target: String,
+    /// Flags that the target's libzmq was built with, if it uses one.
+    pub(crate) cxxflags: Option<String>,
     pub(crate) round: usize,
     pub(crate) jobs: u64,
     pub(crate) seconds: f64,
@@ -257,6 +259,7 @@ fn evaluate(first: &Moment, last: &Moment, outcomes: &[Outcome]) -> Measured {
         });
     Measured {
         target: String::new(),
+        cxxflags: None,
         round: 0,
         jobs,
         seconds,

@@ -245,6 +245,9 @@ fn measure_one(
         ))
     })?;
     measured.target = name.to_owned();
+    if let Broker::Spawned(spawned) = broker {
+        measured.cxxflags.clone_from(&spawned.addresses.cxxflags);
+    }
     measured.round = round;
     report::print_run(&measured);
     Ok(measured)

@@ -149,6 +149,7 @@ impl Spawned {
         let addresses = Addresses {
             frontend: crate::child::loopback(0),
             backend: crate::child::loopback(0),
+            cxxflags: None,
         };
         let mut spawned = Spawned {
             child,

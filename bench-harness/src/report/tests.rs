@@ -4,6 +4,7 @@ use crate::measure::{Cpu, Latency};
 fn run(target: &str, round: usize, us_per_job: f64) -> Measured {
     Measured {
         target: target.to_owned(),
+        cxxflags: None,
         round,
         jobs: 200_000,
         seconds: 1.0,
