@@ -26,9 +26,10 @@ const LATE_MAX: usize = 100_000;
 /// Msgids of jobs that were given up, to recognise their late REPLYs.
 #[derive(Debug)]
 pub(super) struct LateReplies {
-    /// By hash of the msgid: how many, and the hash of the worker id of the latest.
-    known: HashMap<u64, (u32, u64), ahash::RandomState>,
-    order: VecDeque<(u64, u64)>,
+    /// How many jobs, by hash of the msgid, and by hash of msgid and worker id.
+    known: HashMap<u64, u32, ahash::RandomState>,
+    /// When each is forgotten, with its two keys.
+    order: VecDeque<(u64, [u64; 2])>,
 }
 
 impl LateReplies {
@@ -39,37 +40,50 @@ impl LateReplies {
         }
     }
 
+    /// Hash of a worker id or a msgid.
+    pub(super) fn hash(&self, bytes: &[u8]) -> u64 {
+        self.known.hasher().hash_one(bytes)
+    }
+
+    fn keys(&self, msgid: &[u8], worker: u64) -> [u64; 2] {
+        let msgid = self.hash(msgid);
+        [msgid, self.known.hasher().hash_one((msgid, worker))]
+    }
+
     fn expire(&mut self, now_ns: u64) {
-        while let Some((until_ns, hash)) = self.order.front().copied() {
+        while let Some((until_ns, keys)) = self.order.front().copied() {
             if until_ns > now_ns && self.order.len() <= LATE_MAX {
                 break;
             }
             self.order.pop_front();
-            if let Some(entry) = self.known.get_mut(&hash) {
-                entry.0 -= 1;
-                if entry.0 == 0 {
-                    self.known.remove(&hash);
+            for key in keys {
+                if let Some(count) = self.known.get_mut(&key) {
+                    *count -= 1;
+                    if *count == 0 {
+                        self.known.remove(&key);
+                    }
                 }
             }
         }
     }
 
-    pub(super) fn hash(&self, bytes: &[u8]) -> u64 {
-        self.known.hasher().hash_one(bytes)
-    }
-
     fn add(&mut self, msgid: &[u8], worker: u64, until_ns: u64, now_ns: u64) {
-        let hash = self.hash(msgid);
-        let entry = self.known.entry(hash).or_insert((0, worker));
-        *entry = (entry.0 + 1, worker);
-        self.order.push_back((until_ns, hash));
+        let keys = self.keys(msgid, worker);
+        for key in keys {
+            *self.known.entry(key).or_insert(0) += 1;
+        }
+        self.order.push_back((until_ns, keys));
         self.expire(now_ns);
     }
 
-    /// The hash of the id of the worker that had the job, if the msgid is known.
-    fn worker_of(&mut self, msgid: &[u8], now_ns: u64) -> Option<u64> {
+    /// Whether a job with this msgid was given up, and whether this worker had such a one.
+    fn find(&mut self, msgid: &[u8], worker: u64, now_ns: u64) -> (bool, bool) {
         self.expire(now_ns);
-        self.known.get(&self.hash(msgid)).map(|entry| entry.1)
+        let [by_msgid, by_worker] = self.keys(msgid, worker);
+        (
+            self.known.contains_key(&by_msgid),
+            self.known.contains_key(&by_worker),
+        )
     }
 }
 
@@ -115,16 +129,21 @@ impl Broker {
     /// A REPLY for a job that is not in flight at this worker.
     #[cold]
     pub(super) fn count_unmatched_reply(&mut self, worker: u32, msgid: &[u8], now: Now) {
-        let had_it = self.late.worker_of(msgid, now.mono_ns);
-        self.counters.inc(match had_it {
-            Some(_) => Counter::RepliesLate,
-            None => Counter::RepliesUnknown,
+        let own = self
+            .workers
+            .slab
+            .get(worker)
+            .map_or(0, |entry| entry.id_hash);
+        let (late, had_it) = self.late.find(msgid, own, now.mono_ns);
+        self.counters.inc(if late {
+            Counter::RepliesLate
+        } else {
+            Counter::RepliesUnknown
         });
-        if worker == NONE || self.workers.slab[worker].completions {
-            return;
-        }
-        let entry = &mut self.workers.slab[worker];
-        if had_it != Some(entry.id_hash) {
+        if let Some(entry) = self.workers.slab.get_mut(worker)
+            && !entry.completions
+            && !had_it
+        {
             // It got the job under another id and counted its slot when it came back.
             entry.cancels += 1;
         }
@@ -228,6 +247,19 @@ impl Broker {
         self.account_end(queue, meta.accepted_ns, handed_ns, meta.client, now);
     }
 
+    /// Forgets the records that only wait for a READY: since its INFORM the worker counts its
+    /// slots anew.
+    pub(super) fn drop_replied(&mut self, worker: u32, now: Now) {
+        let mut job = self.workers.slab[worker].jobs.first;
+        while job != NONE {
+            let next = self.jobs.job(job).next_of_worker();
+            if self.jobs.job(job).has(flags::REPLIED) {
+                self.end_job(job, now);
+            }
+            job = next;
+        }
+    }
+
     #[inline]
     pub(super) fn on_ready<O: Outbox>(
         &mut self,
@@ -254,11 +286,12 @@ impl Broker {
             return self.leave_if_done(worker, now);
         }
         if entry.free.saturating_add(entry.in_flight) >= entry.slots_max {
-            return self.counters.inc(Counter::SlotsOverLimit);
-        }
-        entry.free += 1;
-        if entry.blocked == 0 && !self.feed_one(worker, now, out) {
-            self.restore_candidate(worker);
+            self.counters.inc(Counter::SlotsOverLimit);
+        } else {
+            entry.free += 1;
+            if entry.blocked == 0 && !self.feed_one(worker, now, out) {
+                self.restore_candidate(worker);
+            }
         }
         self.watch_idle(worker, now);
     }
@@ -284,22 +317,22 @@ impl Broker {
         }
     }
 
-    /// Notes since when all slots have been free although jobs are in flight.
+    /// Notes since when all slots have been free although jobs are in flight. A hand-out forgets
+    /// it.
     #[inline]
     fn watch_idle(&mut self, worker: u32, now: Now) {
         let entry = &mut self.workers.slab[worker];
-        if entry.completions
-            || entry.in_flight == 0
-            || entry.free < entry.slots_seen
-            || entry.idle_since_ns.is_some()
-        {
+        if entry.completions || entry.in_flight == 0 || entry.free < entry.slots_seen {
+            entry.idle_since_ns = None;
             return;
         }
-        entry.idle_since_ns = Some(now.mono_ns);
-        if !std::mem::replace(&mut entry.idle_armed, true) {
-            let due_ns = now.mono_ns + IDLE_LOSS_NS;
-            self.timers
-                .arm(due_ns, TimerKind::WorkerIdle, worker, entry.tag);
+        if entry.idle_since_ns.is_none() {
+            entry.idle_since_ns = Some(now.mono_ns);
+            if !std::mem::replace(&mut entry.idle_armed, true) {
+                let due_ns = now.mono_ns + IDLE_LOSS_NS;
+                self.timers
+                    .arm(due_ns, TimerKind::WorkerIdle, worker, entry.tag);
+            }
         }
     }
 
@@ -319,8 +352,11 @@ impl Broker {
             return self.end_job(job, now);
         }
         let status = word.and_then(JobStatus::parse).unwrap_or(JobStatus::Ok);
-        // A job from before the worker registered with `completions` has no bytes to return.
-        if status == JobStatus::Refused && self.jobs.keeps_body(job) {
+        if status == JobStatus::Refused {
+            // A job from before the worker registered with `completions` has no bytes to return.
+            if !self.jobs.keeps_body(job) {
+                return self.lose_job(job, EndReason::Lost, now, out);
+            }
             self.return_job(job, None);
             return self.pump_returned();
         }

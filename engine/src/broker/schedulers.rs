@@ -411,7 +411,8 @@ impl Broker {
         if !entry.in_grace {
             return;
         }
-        if entry.grace_until_ns <= now.mono_ns {
+        let all_closed = self.peers.slab[entry.peer].conns == 0;
+        if all_closed && entry.grace_until_ns <= now.mono_ns {
             self.log_scheduler(scheduler, "its connection was lost", now);
             self.unregister_scheduler(scheduler, now, out);
         } else {

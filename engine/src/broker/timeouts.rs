@@ -192,7 +192,7 @@ impl Broker {
 
     fn worker_grace(&mut self, worker: u32, now: Now) {
         let entry = &self.workers.slab[worker];
-        if entry.blocked & blocked::GRACE == 0 {
+        if entry.blocked & blocked::GRACE == 0 || entry.blocked & blocked::LEAVING != 0 {
             return;
         }
         if self.peers.slab[entry.peer].conns > 0 {
@@ -209,7 +209,9 @@ impl Broker {
 
     /// A worker that said KBYE has had its time.
     fn worker_leave_over(&mut self, worker: u32, now: Now) {
-        if self.workers.slab[worker].blocked & blocked::LEAVING != 0 {
+        // It may have registered again, and said another KBYE, since this was armed.
+        let entry = &self.workers.slab[worker];
+        if entry.blocked & blocked::LEAVING != 0 && entry.leave_until_ns <= now.mono_ns {
             self.unregister_worker(worker, EndReason::Unknown, now);
         }
     }

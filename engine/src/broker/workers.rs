@@ -79,6 +79,8 @@ pub(super) struct Worker {
     pub(super) silence_ns: u64,
     pub(super) registered_ns: u64,
     pub(super) grace_until_ns: u64,
+    /// How long it may take to leave after its KBYE.
+    pub(super) leave_until_ns: u64,
     /// Since when all its slots have been free although jobs are in flight.
     pub(super) idle_since_ns: Option<u64>,
     pub(super) idle_armed: bool,
@@ -358,6 +360,7 @@ impl Broker {
             silence_ns: 0,
             registered_ns: now.mono_ns,
             grace_until_ns: now.mono_ns,
+            leave_until_ns: 0,
             idle_since_ns: None,
             idle_armed: false,
             beat_armed: false,
@@ -371,6 +374,7 @@ impl Broker {
     /// A registered worker registers again: other queues, no free slots.
     fn reset_worker(&mut self, worker: u32, profile: u32, capabilities: &Capabilities, now: Now) {
         self.leave_queues(worker, now);
+        self.drop_replied(worker, now);
         let entry = &mut self.workers.slab[worker];
         let same_process = match (&entry.instance, &capabilities.instance) {
             (Some(old), Some(new)) => old == new,
@@ -510,11 +514,13 @@ impl Broker {
         }
         self.counters.inc(Counter::WorkersRemovedLeft);
         let entry = &mut self.workers.slab[worker];
+        let due_ns = now.mono_ns + self.config.kill_grace_period_ms * NS_PER_MS;
         entry.blocked |= blocked::LEAVING;
+        entry.leave_until_ns = due_ns;
+        entry.idle_since_ns = None;
         entry.free = 0;
         let tag = entry.tag;
         self.leave_queues(worker, now);
-        let due_ns = now.mono_ns + self.config.kill_grace_period_ms * NS_PER_MS;
         self.timers.arm(due_ns, TimerKind::WorkerLeave, worker, tag);
         self.leave_if_done(worker, now);
     }
@@ -569,9 +575,11 @@ impl Broker {
         if entry.blocked & blocked::GRACE == 0 {
             return self.judge(worker, now);
         }
-        if entry.blocked & blocked::LEAVING != 0 {
+        // An older connection may still give something back.
+        let all_closed = self.peers.slab[entry.peer].conns == 0;
+        if all_closed && entry.blocked & blocked::LEAVING != 0 {
             self.unregister_worker(worker, EndReason::Unknown, now);
-        } else if entry.grace_until_ns <= now.mono_ns {
+        } else if all_closed && entry.grace_until_ns <= now.mono_ns {
             self.worker_lost(worker, now);
         } else {
             self.timers.arm(

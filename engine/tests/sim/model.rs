@@ -1,0 +1,577 @@
+//! The shadow model: the rules of docs/semantics.md with plain lists and linear searches.
+//!
+//! It predicts every hand-out in order, every result, and each worker's slots.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+pub(crate) const DEFAULT: &str = "default";
+pub(crate) const MS: u64 = 1_000_000;
+pub(crate) const SILENCE_MS: u64 = 5_000;
+pub(crate) const GRACE_MS: u64 = 1_000;
+pub(crate) const QUEUE_GRACE_MS: u64 = 10_000;
+pub(crate) const KILL_GRACE_MS: u64 = 3_000;
+pub(crate) const SETTLE_MS: u64 = 30_000;
+pub(crate) const IDLE_MS: u64 = 2_000;
+pub(crate) const SLOTS_MAX: u64 = 6;
+pub(crate) const HWM: usize = 8;
+
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum State {
+    Waiting,
+    /// At this worker.
+    InFlight(String),
+    /// Ended, but its slot is still to be named.
+    Replied(String),
+    Ended,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct Job {
+    pub(crate) msgid: String,
+    pub(crate) queue: String,
+    pub(crate) open: bool,
+    pub(crate) client: Option<String>,
+    pub(crate) replies: bool,
+    pub(crate) state: State,
+    pub(crate) epoch: u64,
+    /// The broker has kept its bytes.
+    pub(crate) kept: bool,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct Judgement {
+    epoch: u64,
+    same: bool,
+    running: Option<BTreeSet<String>>,
+}
+
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Worker {
+    pub(crate) queues: Vec<(i64, String, u64)>,
+    pub(crate) free: u64,
+    pub(crate) limit: u64,
+    pub(crate) seen: u64,
+    pub(crate) debts: u64,
+    pub(crate) cancels: u64,
+    pub(crate) completions: bool,
+    pub(crate) instance: Option<String>,
+    pub(crate) silent: bool,
+    pub(crate) grace_until: Option<u64>,
+    pub(crate) hold: bool,
+    pub(crate) slow: bool,
+    pub(crate) leaving_since: Option<u64>,
+    pub(crate) registered: u64,
+    pub(crate) informed_epoch: u64,
+    pub(crate) idle_since: Option<u64>,
+    /// Jobs in flight or replied, in hand-out order.
+    pub(crate) jobs: Vec<usize>,
+    pub(crate) judgement: Option<Judgement>,
+}
+
+impl Worker {
+    fn available(&self) -> bool {
+        let blocked = self.silent
+            || self.hold
+            || self.slow
+            || self.grace_until.is_some()
+            || self.leaving_since.is_some();
+        !blocked && self.free > 0
+    }
+}
+
+/// What one INFORM says.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Inform {
+    pub(crate) queues: Vec<(i64, String)>,
+    pub(crate) completions: bool,
+    pub(crate) slots: Option<u64>,
+    pub(crate) instance: Option<String>,
+    pub(crate) running: Option<BTreeSet<String>>,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Model {
+    pub(crate) now: u64,
+    pub(crate) jobs: Vec<Job>,
+    pub(crate) workers: BTreeMap<String, Worker>,
+    served_until: BTreeMap<String, u64>,
+    returned_to: Vec<String>,
+    stamp: u64,
+    /// Connections not closed, and the number of the newest, by worker id.
+    pub(crate) conns: BTreeMap<String, u64>,
+    pub(crate) epochs: BTreeMap<String, u64>,
+    /// Lost jobs: msgid and the worker that had it.
+    late: BTreeSet<(String, String)>,
+    /// Workers whose output does not drain.
+    pub(crate) slow_readers: BTreeSet<String>,
+    /// Clients with a connection.
+    pub(crate) clients: BTreeSet<String>,
+    /// What must have been put out: (worker, job), in order.
+    pub(crate) hand_outs: Vec<(String, usize)>,
+    /// (client, text), in any order.
+    pub(crate) results: Vec<(String, String)>,
+}
+
+impl Model {
+    fn waiting_in(&self, queue: &str) -> usize {
+        self.jobs
+            .iter()
+            .filter(|job| job.state == State::Waiting && job.queue == queue)
+            .count()
+    }
+
+    /// Oldest job a worker of `queue` may take from it.
+    fn head(&self, queue: &str) -> Option<usize> {
+        self.jobs.iter().position(|job| {
+            job.state == State::Waiting && (job.queue == queue || (queue == DEFAULT && job.open))
+        })
+    }
+
+    fn served(&self, queue: &str) -> bool {
+        queue == DEFAULT
+            || self.has_worker(queue)
+            || self
+                .served_until
+                .get(queue)
+                .is_some_and(|until| self.now < *until)
+    }
+
+    fn has_worker(&self, queue: &str) -> bool {
+        self.workers
+            .values()
+            .any(|w| w.queues.iter().any(|q| q.1 == queue))
+    }
+
+    fn choose(&self, queue: &str) -> Option<String> {
+        let candidates = self.workers.iter().filter(|(_, worker)| worker.available());
+        let of_queue = candidates.filter_map(|(id, worker)| {
+            let (weight, _, stamp) = worker.queues.iter().find(|q| q.1 == queue)?;
+            Some(((-weight, *stamp), id))
+        });
+        of_queue.min().map(|(_, id)| id.clone())
+    }
+
+    fn give(&mut self, id: &str, queue: &str, job: usize) {
+        self.stamp += 1;
+        let epoch = self.epochs[id];
+        let worker = self.workers.get_mut(id).unwrap();
+        worker.free -= 1;
+        worker.idle_since = None;
+        worker.jobs.push(job);
+        worker.queues.iter_mut().find(|q| q.1 == queue).unwrap().2 = self.stamp;
+        self.jobs[job].state = State::InFlight(id.to_owned());
+        self.jobs[job].epoch = epoch;
+        self.jobs[job].kept = self.workers[id].completions;
+        if self.slow_readers.contains(id) {
+            self.workers.get_mut(id).unwrap().slow = true;
+        }
+        self.hand_outs.push((id.to_owned(), job));
+    }
+
+    fn feed_one(&mut self, id: &str) -> bool {
+        let queues = self.workers[id].queues.iter();
+        let heads = queues.filter_map(|(weight, name, _)| Some((-weight, self.head(name)?, name)));
+        let Some((_, job, queue)) = heads.min().map(|(w, job, name)| (w, job, name.clone())) else {
+            return false;
+        };
+        self.give(id, &queue, job);
+        true
+    }
+
+    fn feed(&mut self, id: &str) {
+        while self.workers.get(id).is_some_and(Worker::available) && self.feed_one(id) {}
+    }
+
+    pub(crate) fn pump_returned(&mut self) {
+        for queue in std::mem::take(&mut self.returned_to) {
+            while self.waiting_in(&queue) > 0 {
+                let open =
+                    |job: &Job| job.state == State::Waiting && job.queue == queue && job.open;
+                let mut chosen = self.choose(&queue);
+                if chosen.is_none() && self.jobs.iter().any(open) {
+                    chosen = self.choose(DEFAULT);
+                }
+                let Some(id) = chosen else { break };
+                self.feed_one(&id);
+            }
+        }
+    }
+
+    /// A REQUEST. The reason if it is refused.
+    pub(crate) fn request(
+        &mut self,
+        client: &str,
+        msgid: &str,
+        queue: &str,
+        owes: bool,
+    ) -> Option<&'static str> {
+        let queue = if queue.is_empty() { DEFAULT } else { queue };
+        let served = self.served(queue);
+        let target = if served { queue } else { DEFAULT };
+        let chosen = match self.head(target) {
+            None => self.choose(target),
+            Some(_) => None,
+        };
+        let full = served && queue != DEFAULT && self.waiting_in(queue) >= HWM;
+        if chosen.is_none() && full {
+            return Some("queue-full");
+        }
+        self.jobs.push(Job {
+            msgid: msgid.to_owned(),
+            queue: queue.to_owned(),
+            open: !served,
+            client: owes.then(|| client.to_owned()),
+            replies: owes,
+            state: State::Waiting,
+            epoch: 0,
+            kept: false,
+        });
+        if let Some(id) = chosen {
+            self.give(&id, target, self.jobs.len() - 1);
+        }
+        None
+    }
+
+    fn result(&mut self, job: usize, text: &str) {
+        if let Some(client) = self.jobs[job].client.clone()
+            && self.clients.contains(&client)
+        {
+            self.results.push((client, text.to_owned()));
+        }
+    }
+
+    fn end(&mut self, id: &str, job: usize) {
+        self.jobs[job].state = State::Ended;
+        self.workers
+            .get_mut(id)
+            .unwrap()
+            .jobs
+            .retain(|other| *other != job);
+    }
+
+    /// The job is lost with its worker (`told`), or its end is unknown.
+    fn lose(&mut self, id: &str, job: usize, told: bool) {
+        if matches!(self.jobs[job].state, State::InFlight(_)) {
+            self.late
+                .insert((self.jobs[job].msgid.clone(), id.to_owned()));
+            if told {
+                let text = format!("lost {}", self.jobs[job].msgid);
+                self.result(job, &text);
+            }
+        }
+        self.end(id, job);
+    }
+
+    fn leave_queues(&mut self, id: &str) {
+        let queues = std::mem::take(&mut self.workers.get_mut(id).unwrap().queues);
+        for (_, queue, _) in queues {
+            if !self.has_worker(&queue) {
+                self.served_until
+                    .insert(queue, self.now + QUEUE_GRACE_MS * MS);
+            }
+        }
+    }
+
+    pub(crate) fn remove(&mut self, id: &str, told: bool) {
+        self.leave_queues(id);
+        for job in self.workers[id].jobs.clone() {
+            self.lose(id, job, told);
+        }
+        self.workers.remove(id);
+    }
+
+    /// A message from a registered worker, before it is looked at.
+    pub(crate) fn heard(&mut self, id: &str, newest_conn: bool) {
+        if let Some(worker) = self.workers.get_mut(id)
+            && (worker.silent || worker.hold)
+        {
+            worker.silent = false;
+            worker.hold &= !newest_conn;
+        }
+    }
+
+    pub(crate) fn inform(&mut self, id: &str, inform: &Inform, connected: bool) {
+        let again = self.workers.contains_key(id);
+        let epoch = self.epochs[id];
+        if again {
+            for job in self.workers[id].jobs.clone() {
+                if matches!(self.jobs[job].state, State::Replied(_)) {
+                    self.end(id, job);
+                }
+            }
+        }
+        let old = if again {
+            self.leave_queues(id);
+            self.workers.remove(id).unwrap()
+        } else {
+            Worker {
+                grace_until: (!connected).then_some(self.now),
+                ..Worker::default()
+            }
+        };
+        let same = old.instance.is_some() && old.instance == inform.instance;
+        let judgement = Judgement {
+            epoch,
+            same,
+            running: inform.running.clone(),
+        };
+        let mut worker = Worker {
+            limit: inform.slots.map_or(SLOTS_MAX, |slots| slots.min(SLOTS_MAX)),
+            completions: inform.completions,
+            instance: inform.instance.clone(),
+            slow: old.slow,
+            grace_until: old.grace_until,
+            registered: self.now,
+            informed_epoch: epoch,
+            jobs: old.jobs,
+            judgement: again.then_some(judgement),
+            ..Worker::default()
+        };
+        for (weight, queue) in &inform.queues {
+            self.stamp += 1;
+            worker.queues.push((*weight, queue.clone(), self.stamp));
+        }
+        self.workers.insert(id.to_owned(), worker);
+        self.judge(id);
+    }
+
+    pub(crate) fn judge(&mut self, id: &str) {
+        if self.conns[id] > 1 {
+            return;
+        }
+        let Some(judgement) = self.workers.get_mut(id).and_then(|w| w.judgement.take()) else {
+            return;
+        };
+        for job in self.workers[id].jobs.clone() {
+            let entry = &self.jobs[job];
+            let named = judgement
+                .running
+                .as_ref()
+                .is_none_or(|r| r.contains(&entry.msgid));
+            if entry.epoch != judgement.epoch && !(judgement.same && named) {
+                self.lose(id, job, true);
+            }
+        }
+    }
+
+    pub(crate) fn ready(&mut self, id: &str, named: Option<(&str, &str)>) {
+        let now = self.now;
+        let worker = self.workers.get_mut(id).unwrap();
+        if worker.completions {
+            if let Some((msgid, status)) = named {
+                self.end_named(id, msgid, status);
+            }
+        } else if worker.cancels > 0 {
+            worker.cancels -= 1;
+            return;
+        } else if worker.debts > 0 {
+            worker.debts -= 1;
+        } else {
+            let jobs = worker.jobs.clone();
+            if let Some(job) = jobs.into_iter().find(|job| !self.jobs[*job].replies) {
+                self.end(id, job);
+            } else {
+                let in_flight = worker.jobs.len() as u64;
+                if in_flight == 0 || now - worker.registered < SETTLE_MS * MS {
+                    worker.seen = worker.seen.max(worker.free + in_flight + 1);
+                }
+            }
+        }
+        let worker = self.workers.get_mut(id).unwrap();
+        if worker.leaving_since.is_some() {
+            return self.left(id);
+        }
+        if worker.free + (worker.jobs.len() as u64) < worker.limit {
+            worker.free += 1;
+            if worker.available() {
+                self.feed_one(id);
+            }
+        }
+        let worker = self.workers.get_mut(id).unwrap();
+        if worker.completions || worker.jobs.is_empty() || worker.free < worker.seen {
+            worker.idle_since = None;
+        } else if worker.idle_since.is_none() {
+            worker.idle_since = Some(now);
+        }
+    }
+
+    fn end_named(&mut self, id: &str, msgid: &str, status: &str) {
+        let mut jobs = self.workers[id].jobs.iter().copied();
+        let Some(job) = jobs.find(|job| self.jobs[*job].msgid == msgid) else {
+            return;
+        };
+        if matches!(self.jobs[job].state, State::Replied(_)) {
+            return self.end(id, job);
+        }
+        if status == "refused" {
+            if !self.jobs[job].kept {
+                return self.lose(id, job, true);
+            }
+            self.take_back(id, job);
+            // Handed out behind this message's own hand-outs.
+            return;
+        }
+        let text = format!("made {status} {msgid}");
+        self.result(job, &text);
+        self.end(id, job);
+    }
+
+    fn take_back(&mut self, id: &str, job: usize) {
+        self.workers
+            .get_mut(id)
+            .unwrap()
+            .jobs
+            .retain(|other| *other != job);
+        self.jobs[job].state = State::Waiting;
+        let queue = self.jobs[job].queue.clone();
+        if !self.returned_to.contains(&queue) {
+            self.returned_to.push(queue);
+        }
+    }
+
+    /// True if it matched.
+    pub(crate) fn reply(&mut self, id: &str, msgid: &str) {
+        let at = |job: &&usize| {
+            let job = &self.jobs[**job];
+            job.msgid == msgid && matches!(job.state, State::InFlight(_))
+        };
+        match self.workers[id].jobs.iter().find(at).copied() {
+            Some(job) => {
+                let text = format!("result {msgid}");
+                self.result(job, &text);
+                if self.workers[id].completions {
+                    self.jobs[job].state = State::Replied(id.to_owned());
+                } else {
+                    self.end(id, job);
+                    self.workers.get_mut(id).unwrap().debts += 1;
+                }
+                self.left(id);
+            }
+            None => {
+                let own = self.late.contains(&(msgid.to_owned(), id.to_owned()));
+                let worker = self.workers.get_mut(id).unwrap();
+                if !worker.completions && !own {
+                    worker.cancels += 1;
+                }
+            }
+        }
+    }
+
+    fn left(&mut self, id: &str) {
+        let worker = &self.workers[id];
+        if worker.leaving_since.is_some() && worker.jobs.is_empty() {
+            self.remove(id, false);
+        }
+    }
+
+    pub(crate) fn kbye(&mut self, id: &str) {
+        if self.workers[id].leaving_since.is_some() {
+            return;
+        }
+        self.leave_queues(id);
+        let worker = self.workers.get_mut(id).unwrap();
+        worker.leaving_since = Some(self.now);
+        worker.idle_since = None;
+        worker.free = 0;
+        self.left(id);
+    }
+
+    pub(crate) fn opened(&mut self, id: &str) {
+        *self.conns.entry(id.to_owned()).or_default() += 1;
+        *self.epochs.entry(id.to_owned()).or_default() += 1;
+        if let Some(worker) = self.workers.get_mut(id) {
+            worker.grace_until = None;
+            worker.silent = false;
+            worker.slow = false;
+            worker.hold |= worker.instance.is_some();
+            self.feed(id);
+        }
+    }
+
+    pub(crate) fn lost(&mut self, id: &str, newest: bool) {
+        if let Some(worker) = self.workers.get_mut(id).filter(|_| newest) {
+            worker.grace_until = Some(self.now + GRACE_MS * MS);
+            worker.slow = false;
+            worker.hold = false;
+        }
+    }
+
+    pub(crate) fn unsent(&mut self, id: &str, msgid: &str, epoch: u64) {
+        let Some(worker) = self.workers.get(id) else {
+            return;
+        };
+        let informed_epoch = worker.informed_epoch;
+        let matches = |job: &&usize| {
+            let job = &self.jobs[**job];
+            job.msgid == msgid && job.epoch == epoch && matches!(job.state, State::InFlight(_))
+        };
+        let Some(job) = worker.jobs.iter().rev().find(matches).copied() else {
+            return;
+        };
+        self.take_back(id, job);
+        let worker = self.workers.get_mut(id).unwrap();
+        if worker.leaving_since.is_none() && epoch >= informed_epoch {
+            worker.free += 1;
+        }
+    }
+
+    pub(crate) fn closed(&mut self, id: &str) {
+        *self.conns.get_mut(id).unwrap() -= 1;
+        self.pump_returned();
+        if self.workers.contains_key(id) {
+            if self.workers[id].grace_until.is_none() {
+                self.judge(id);
+            } else if self.conns[id] == 0 {
+                if self.workers[id].leaving_since.is_some() {
+                    self.remove(id, false);
+                } else if self.workers[id].grace_until <= Some(self.now) {
+                    self.remove(id, true);
+                }
+            }
+            self.feed(id);
+        }
+    }
+
+    /// Its output has drained.
+    pub(crate) fn writable(&mut self, id: &str) {
+        if let Some(worker) = self.workers.get_mut(id) {
+            worker.slow = false;
+            self.feed(id);
+        }
+    }
+
+    pub(crate) fn fed(&mut self, id: &str) {
+        self.feed(id);
+    }
+
+    pub(crate) fn waiting(&self) -> usize {
+        self.jobs
+            .iter()
+            .filter(|job| job.state == State::Waiting)
+            .count()
+    }
+
+    /// Deadlines other than silence.
+    pub(crate) fn tick(&mut self) {
+        for id in self.workers.keys().cloned().collect::<Vec<_>>() {
+            let worker = &self.workers[&id];
+            let grace_over = worker.grace_until.is_some_and(|until| until <= self.now);
+            if worker
+                .leaving_since
+                .is_some_and(|at| at + KILL_GRACE_MS * MS <= self.now)
+            {
+                self.remove(&id, false);
+            } else if grace_over && self.conns[&id] == 0 {
+                self.remove(&id, true);
+            } else if worker
+                .idle_since
+                .is_some_and(|at| at + IDLE_MS * MS <= self.now)
+            {
+                for job in self.workers[&id].jobs.clone() {
+                    self.lose(&id, job, true);
+                }
+                self.workers.get_mut(&id).unwrap().idle_since = None;
+            }
+        }
+    }
+}
