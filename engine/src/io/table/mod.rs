@@ -71,6 +71,10 @@ struct Conn<S> {
     readable: bool,
     /// `partial` may hold complete messages that found no room.
     stalled: bool,
+    /// The last read ended no message: the next one goes straight to `partial`, so that a message
+    /// that comes in crumbs is not copied once for each.
+    dribbling: bool,
+    pings: u32,
     generation: u32,
     /// Bytes received and not yet decoded, from `partial_at` on.
     partial_at: usize,
@@ -223,6 +227,8 @@ impl<S: Stream> ConnTable<S> {
             queued: false,
             readable: false,
             stalled: false,
+            dribbling: false,
+            pings: 0,
             generation,
             partial_at: 0,
             partial: Vec::new(),

@@ -66,7 +66,7 @@ impl<S: Stream> ConnTable<S> {
             return;
         }
         let have = conn.partial.len() - conn.partial_at;
-        if have >= SHARED_BYTES_MIN {
+        if have >= SHARED_BYTES_MIN || (conn.dribbling && have > 0) {
             self.read_large(slot, id, sink);
         } else {
             self.read_batch(slot, id, have, sink);
@@ -103,6 +103,7 @@ impl<S: Stream> ConnTable<S> {
             self.end(slot, reason);
         } else if let Some(Some(conn)) = self.conns.get_mut(slot) {
             conn.stalled = parsed == Parsed::Stalled;
+            conn.dribbling = at == 0;
             if at < end {
                 let mut partial = self.outs.pool().take();
                 partial.extend_from_slice(&recv[at..end]);
@@ -323,12 +324,21 @@ impl<S: Stream> ConnTable<S> {
                     sink.too_large(id, socket, &head, &mut self.outs);
                     at += consumed;
                 }
-                Ok(zmtp::Event::Command { consumed }) => at += consumed,
+                Ok(zmtp::Event::Command { consumed }) => {
+                    at += consumed;
+                    let pings = conn.peer.pings_answered();
+                    let fresh = pings.wrapping_sub(std::mem::replace(&mut conn.pings, pings));
+                    self.counters.add(Counter::PingsAnswered, fresh.into());
+                }
                 Ok(zmtp::Event::Subscription { consumed, .. }) => at += consumed,
                 Err(error) => break Parsed::Failed(error.counter()),
             }
         };
         self.counters.add(Counter::MessagesReceived, messages);
+        if matches!(outcome, Parsed::Failed(_)) {
+            // The ERROR that says why, as far as it goes.
+            self.flush_slot(slot);
+        }
         (outcome, at)
     }
 }
