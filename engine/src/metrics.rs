@@ -146,6 +146,11 @@ impl Counters {
         self.values[counter as usize]
     }
 
+    /// Becomes equal to another set, without a new allocation.
+    pub fn copy_from(&mut self, other: &Counters) {
+        self.values.copy_from_slice(&other.values);
+    }
+
     /// Adds all of another set.
     pub fn merge(&mut self, other: &Counters) {
         for (mine, theirs) in self.values.iter_mut().zip(other.values.iter()) {

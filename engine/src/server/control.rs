@@ -145,11 +145,32 @@ impl AgentReport {
     }
 
     pub(super) fn take_from(&mut self, io: &IoAgent) {
-        self.counters = io.table.counters();
+        io.table.copy_counters(&mut self.counters);
         self.connections = Socket::ALL.map(|s| io.table.len(s));
         self.partial_bytes = io.table.partial_bytes();
         self.output_bytes = io.table.outs.total_pending_bytes();
         self.settle();
+    }
+
+    /// Becomes equal to `other`, a later report of the same agent, without new allocations.
+    fn copy_from(&mut self, other: &AgentReport) {
+        if self.figures.name != other.figures.name || self.rings.len() != other.rings.len() {
+            self.clone_from(other);
+            return;
+        }
+        let name = std::mem::take(&mut self.figures.name);
+        self.figures = snapshot::AgentReport {
+            name,
+            ..other.figures
+        };
+        self.counters.copy_from(&other.counters);
+        self.connections = other.connections;
+        self.partial_bytes = other.partial_bytes;
+        self.output_bytes = other.output_bytes;
+        for (mine, theirs) in self.rings.iter_mut().zip(&other.rings) {
+            let name = std::mem::take(&mut mine.name);
+            *mine = snapshot::RingReport { name, ..*theirs };
+        }
     }
 
     pub(super) fn settle(&mut self) {
@@ -159,6 +180,35 @@ impl AgentReport {
         self.figures.back_pressure_ms = self.blocked_ns / NS_PER_MS;
     }
 }
+
+/// When an agent publishes: at most ten times a second, and once more when it comes to rest.
+#[derive(Debug, Default)]
+pub(super) struct Publishing {
+    next_ns: u64,
+    pending: bool,
+}
+
+impl Publishing {
+    /// After a turn. True if it is time.
+    #[inline]
+    pub(super) fn due(&mut self, work: bool, now_ns: u64) -> bool {
+        self.pending |= work;
+        let due = self.pending && now_ns >= self.next_ns;
+        if due {
+            self.pending = false;
+            self.next_ns = now_ns + PUBLISH_NS;
+        }
+        due
+    }
+
+    /// When an agent that sleeps should wake for it.
+    pub(super) fn wake_ns(&self) -> Option<u64> {
+        self.pending.then_some(self.next_ns)
+    }
+}
+
+/// How often an agent publishes its report while it has work.
+const PUBLISH_NS: u64 = 100 * NS_PER_MS;
 
 /// Where an agent publishes; read by administrative requests and other agents.
 #[derive(Debug, Default)]
@@ -173,7 +223,7 @@ impl Published {
         self.report
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
-            .clone_from(report);
+            .copy_from(report);
     }
 
     pub(super) fn get(&self) -> AgentReport {

@@ -1,9 +1,9 @@
 //! Agents on threads of their own, joined by rings.
 
-use super::control::{AgentReport, Bell, DispatchOrder, IoOrder, Orders, Published};
+use super::control::{AgentReport, Bell, DispatchOrder, IoOrder, Orders, Published, Publishing};
 use super::dispatch::{Dispatch, Ending};
 use super::events::{InEvent, OutEvent, decode_info};
-use super::inline::{PUBLISH_NS, earliest};
+use super::inline::earliest;
 use super::ringed::{RingOutbox, RingSink, apply};
 use crate::frames::Message;
 use crate::ids::{ConnId, NS_PER_SEC, Now, Socket};
@@ -42,7 +42,7 @@ impl IoRunner {
     /// # Errors
     /// When the system's poll fails.
     pub(super) fn run(mut self) -> io::Result<()> {
-        let mut publish_at_ns = 0;
+        let mut publishing = Publishing::default();
         let mut timeout = Some(Duration::ZERO);
         let mut finishing = false;
         loop {
@@ -64,8 +64,10 @@ impl IoRunner {
             }
             let more = self.io.has_work(&mut self.sink) || !self.receiver.is_empty();
             timeout = Some(Duration::ZERO);
-            if self.idle.may_sleep(work || more, now.mono_ns) {
+            if publishing.due(work, now.mono_ns) {
                 self.publish();
+            }
+            if self.idle.may_sleep(work || more, now.mono_ns) {
                 self.bell.announce_sleep();
                 let asleep = self.receiver.is_empty()
                     && self.orders.is_empty()
@@ -73,11 +75,8 @@ impl IoRunner {
                     && !self.sink.can_flush();
                 if asleep {
                     self.report.figures.sleeps += 1;
-                    timeout = earliest([self.io.next_deadline_ns()], now);
+                    timeout = earliest([self.io.next_deadline_ns(), publishing.wake_ns()], now);
                 }
-            } else if now.mono_ns >= publish_at_ns {
-                publish_at_ns = now.mono_ns + PUBLISH_NS;
-                self.publish();
             }
         }
         finish_connections(&mut self.io, &mut self.clock)?;
@@ -108,7 +107,7 @@ impl IoRunner {
 
     fn publish(&mut self) {
         self.report.take_from(&self.io);
-        self.report.rings = vec![self.sink.report()];
+        self.sink.report(&mut self.report.rings);
         self.published.set(&self.report);
     }
 }
@@ -195,7 +194,7 @@ impl DispatchRunner {
     /// Runs to the end of the broker, tells the I/O agents to finish, and gives the dispatch back
     /// for the final account.
     pub(super) fn run(mut self) -> Dispatch {
-        let mut publish_at_ns = 0;
+        let mut publishing = Publishing::default();
         loop {
             let now = self.clock.now();
             let (work, blocked) = self.turn(now);
@@ -203,20 +202,22 @@ impl DispatchRunner {
             if self.dispatch.ending == Ending::Done {
                 break;
             }
-            if self.idle.may_sleep(work, now.mono_ns) {
+            if publishing.due(work, now.mono_ns) {
                 self.publish();
+            }
+            if self.idle.may_sleep(work, now.mono_ns) {
                 self.bell.announce_sleep();
                 if !self.has_work() {
                     self.report.figures.sleeps += 1;
-                    match earliest([self.dispatch.broker.poll_timeout()], self.clock.now()) {
+                    match earliest(
+                        [self.dispatch.broker.poll_timeout(), publishing.wake_ns()],
+                        self.clock.now(),
+                    ) {
                         Some(timeout) => self.parker.park_timeout(timeout),
                         None => self.parker.park(),
                     }
                 }
                 self.bell.awake();
-            } else if now.mono_ns >= publish_at_ns {
-                publish_at_ns = now.mono_ns + PUBLISH_NS;
-                self.publish();
             }
         }
         while self.outbox.needs_flush() {
@@ -285,7 +286,7 @@ impl DispatchRunner {
     }
 
     fn publish(&mut self) {
-        self.report.rings = self.outbox.reports();
+        self.outbox.report(&mut self.report.rings);
         self.report.settle();
         self.published.set(&self.report);
     }

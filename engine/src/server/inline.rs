@@ -1,19 +1,16 @@
 //! All agents on one thread: the dispatch is the I/O agent's sink.
 
-use super::control::{AgentReport, Bell, DispatchOrder, IoOrder, Orders, Published};
+use super::control::{AgentReport, Bell, DispatchOrder, IoOrder, Orders, Published, Publishing};
 use super::dedicated::{finish_connections, obey};
 use super::dispatch::{Dispatch, Ending};
 use crate::frames::Message;
-use crate::ids::{ConnId, NS_PER_MS, Now, Socket};
+use crate::ids::{ConnId, Now, Socket};
 use crate::io::{InputSink, IoAgent, OutputTable};
 use crate::link::PeerInfo;
 use crate::runtime::clock::Clock;
 use crate::runtime::idle::IdleStrategy;
 use std::sync::Arc;
 use std::time::Duration;
-
-/// How often an agent publishes its report while it has work.
-pub(super) const PUBLISH_NS: u64 = 100 * NS_PER_MS;
 
 struct InlineSink<'a> {
     dispatch: &'a mut Dispatch,
@@ -93,7 +90,7 @@ impl InlineRunner {
     /// # Errors
     /// When the system's poll fails, which nothing can be done about.
     pub(super) fn run(mut self) -> std::io::Result<Dispatch> {
-        let mut publish_at_ns = 0;
+        let mut publishing = Publishing::default();
         let mut timeout = Some(Duration::ZERO);
         while self.dispatch.ending != Ending::Done {
             self.io.poll(timeout)?;
@@ -107,8 +104,10 @@ impl InlineRunner {
             };
             let more = self.io.has_work(&mut sink) || self.dispatch.broker.has_pending_output();
             timeout = Some(Duration::ZERO);
-            if self.idle.may_sleep(work || more, now.mono_ns) {
+            if publishing.due(work, now.mono_ns) {
                 self.publish();
+            }
+            if self.idle.may_sleep(work || more, now.mono_ns) {
                 self.bell.announce_sleep();
                 let asleep = self.orders.is_empty()
                     && self.io_orders.is_empty()
@@ -116,11 +115,11 @@ impl InlineRunner {
                 if asleep {
                     self.report.figures.sleeps += 1;
                     let timer = self.dispatch.broker.poll_timeout();
-                    timeout = earliest([timer, self.io.next_deadline_ns()], now);
+                    timeout = earliest(
+                        [timer, self.io.next_deadline_ns(), publishing.wake_ns()],
+                        now,
+                    );
                 }
-            } else if now.mono_ns >= publish_at_ns {
-                publish_at_ns = now.mono_ns + PUBLISH_NS;
-                self.publish();
             }
         }
         finish_connections(&mut self.io, &mut self.clock)?;

@@ -11,18 +11,22 @@ use crate::snapshot::RingReport;
 use std::sync::Arc;
 
 fn ring_report<E: Copy>(
-    name: String,
+    report: &mut RingReport,
     sender: &BatchSender<E>,
     config: RingConfig,
     offers_failed: u64,
-) -> RingReport {
+) {
+    report.items = sender.batches_under_way() as u64;
+    report.items_max = config.batches as u64;
+    report.bytes = sender.bytes_under_way() as u64;
+    report.bytes_max = config.bytes_max as u64;
+    report.offers_failed = offers_failed;
+}
+
+fn named(name: &str) -> RingReport {
     RingReport {
-        name,
-        items: sender.batches_under_way() as u64,
-        items_max: config.batches as u64,
-        bytes: sender.bytes_under_way() as u64,
-        bytes_max: config.bytes_max as u64,
-        offers_failed,
+        name: name.to_owned(),
+        ..RingReport::default()
     }
 }
 
@@ -53,8 +57,12 @@ impl RingSink {
         }
     }
 
-    pub(super) fn report(&self) -> RingReport {
-        ring_report(self.name.clone(), &self.sender, self.config, self.blocked)
+    /// Makes `reports` say how the ring is, without an allocation but the first time.
+    pub(super) fn report(&self, reports: &mut Vec<RingReport>) {
+        if reports.is_empty() {
+            reports.push(named(&self.name));
+        }
+        ring_report(&mut reports[0], &self.sender, self.config, self.blocked);
     }
 
     pub(super) fn can_flush(&self) -> bool {
@@ -193,9 +201,14 @@ impl RingOutbox {
         }
     }
 
-    pub(super) fn reports(&self) -> Vec<RingReport> {
-        let report = |s: &Side| ring_report(s.name.clone(), &s.sender, self.config, 0);
-        self.sides.iter().map(report).collect()
+    /// Makes `reports` say how the rings are, without an allocation but the first time.
+    pub(super) fn report(&self, reports: &mut Vec<RingReport>) {
+        if reports.is_empty() {
+            reports.extend(self.sides.iter().map(|s| named(&s.name)));
+        }
+        for (report, side) in reports.iter_mut().zip(&self.sides) {
+            ring_report(report, &side.sender, self.config, 0);
+        }
     }
 
     pub(super) fn can_flush(&self) -> bool {

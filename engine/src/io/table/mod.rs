@@ -167,9 +167,15 @@ impl<S: Stream> ConnTable<S> {
 
     /// Counters of input and output together.
     pub fn counters(&self) -> Counters {
-        let mut all = self.counters.clone();
-        all.merge(&self.outs.counters);
+        let mut all = Counters::default();
+        self.copy_counters(&mut all);
         all
+    }
+
+    /// Makes `to` equal to [`ConnTable::counters`], without an allocation.
+    pub fn copy_counters(&self, to: &mut Counters) {
+        to.copy_from(&self.counters);
+        to.merge(&self.outs.counters);
     }
 
     /// The counters of the input side, for the owner's own entries.
