@@ -190,6 +190,7 @@ impl Broker {
             worker: worker_ix,
             queue,
             epoch: worker.epoch,
+            wire_len: message.wire().len() as u32,
         };
         let ix = self.jobs.insert(&new, &mut worker.jobs, &mut entry.flight);
         if worker.completions {

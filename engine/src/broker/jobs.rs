@@ -27,6 +27,8 @@ pub(super) struct Job {
     pub(super) queue: u32,
     /// Which of the worker's connections it was handed out on.
     pub(super) epoch: u32,
+    /// Length of its wire form: tells most jobs with the same msgid apart.
+    wire_len: u32,
     msgid: [u8; INLINE_MSGID_BYTES],
     msgid_long: Option<Box<[u8]>>,
     /// Neighbours among the worker's jobs, in hand-out order.
@@ -90,6 +92,7 @@ pub(super) struct NewJob<'a> {
     pub(super) worker: u32,
     pub(super) queue: u32,
     pub(super) epoch: u32,
+    pub(super) wire_len: u32,
 }
 
 /// A job taken out of the table.
@@ -174,6 +177,7 @@ impl Jobs {
             worker: new.worker,
             queue: new.queue,
             epoch: new.epoch,
+            wire_len: new.wire_len,
             msgid,
             msgid_long,
             by_worker: UNLINKED,
@@ -292,15 +296,22 @@ impl Jobs {
         Some(ix)
     }
 
-    /// The newest job of `worker` with this msgid that was handed out on connection `epoch` and
-    /// whose REPLY has not come.
-    pub(super) fn newest_on(&self, worker: u32, msgid: &[u8], epoch: u32) -> Option<u32> {
+    /// The newest job of `worker` with this msgid and length that was handed out on connection
+    /// `epoch` and whose REPLY has not come.
+    pub(super) fn newest_on(
+        &self,
+        worker: u32,
+        msgid: &[u8],
+        wire_len: usize,
+        epoch: u32,
+    ) -> Option<u32> {
         let oldest = self.oldest(worker, msgid)?;
         let newest = self.records[oldest as usize].twins.prev;
         let mut ix = newest;
         loop {
             let job = &self.records[ix as usize];
-            if job.epoch == epoch && !job.has(flags::REPLIED) {
+            let same = job.epoch == epoch && job.wire_len as usize == wire_len;
+            if same && !job.has(flags::REPLIED) {
                 return Some(ix);
             }
             ix = job.twins.prev;

@@ -171,7 +171,8 @@ impl Broker {
         };
         match (role, envelope.command) {
             (Role::Worker(worker), Command::Request) => {
-                let Some(job) = self.jobs.newest_on(worker, envelope.msgid, epoch) else {
+                let len = message.wire().len();
+                let Some(job) = self.jobs.newest_on(worker, envelope.msgid, len, epoch) else {
                     return;
                 };
                 let kept = self.jobs.keeps_body(job);

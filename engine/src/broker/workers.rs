@@ -103,7 +103,8 @@ pub(super) struct Judgement {
 
 impl Judgement {
     fn is_lost(&self, epoch: u32, msgid: &[u8]) -> bool {
-        epoch != self.epoch
+        // Numbers of connections may wrap.
+        (epoch.wrapping_sub(self.epoch) as i32) < 0
             && (!self.same_process || self.running.as_ref().is_some_and(|r| !r.contains(msgid)))
     }
 }

@@ -34,6 +34,8 @@ pub(crate) struct Job {
     pub(crate) replies: bool,
     pub(crate) state: State,
     pub(crate) epoch: u64,
+    /// Length of its message's body: tells jobs with the same msgid apart.
+    pub(crate) body: usize,
     /// The broker has kept its bytes.
     pub(crate) kept: bool,
 }
@@ -204,6 +206,7 @@ impl Model {
         msgid: &str,
         queue: &str,
         owes: bool,
+        body: usize,
     ) -> Option<&'static str> {
         let queue = if queue.is_empty() { DEFAULT } else { queue };
         let served = self.served(queue);
@@ -224,6 +227,7 @@ impl Model {
             replies: owes,
             state: State::Waiting,
             epoch: 0,
+            body,
             kept: false,
         });
         if let Some(id) = chosen {
@@ -348,7 +352,7 @@ impl Model {
                 .running
                 .as_ref()
                 .is_none_or(|r| r.contains(&entry.msgid));
-            if entry.epoch != judgement.epoch && !(judgement.same && named) {
+            if entry.epoch < judgement.epoch && !(judgement.same && named) {
                 self.lose(id, job, true);
             }
         }
@@ -496,14 +500,15 @@ impl Model {
         }
     }
 
-    pub(crate) fn unsent(&mut self, id: &str, msgid: &str, epoch: u64) {
+    pub(crate) fn unsent(&mut self, id: &str, msgid: &str, body: usize, epoch: u64) {
         let Some(worker) = self.workers.get(id) else {
             return;
         };
         let informed_epoch = worker.informed_epoch;
         let matches = |job: &&usize| {
             let job = &self.jobs[**job];
-            job.msgid == msgid && job.epoch == epoch && matches!(job.state, State::InFlight(_))
+            let same = job.msgid == msgid && job.epoch == epoch && job.body == body;
+            same && matches!(job.state, State::InFlight(_))
         };
         let Some(job) = worker.jobs.iter().rev().find(matches).copied() else {
             return;

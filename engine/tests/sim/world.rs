@@ -109,6 +109,7 @@ pub(crate) struct World {
     /// Acceptances and REJECTs that must come: (client, text).
     answers: Vec<(String, String)>,
     ready_ids: u64,
+    bodies: usize,
     /// Tell what happens: set when one seed runs alone.
     loud: bool,
 }
@@ -163,6 +164,7 @@ impl World {
             stalled: false,
             answers: Vec::new(),
             ready_ids: 0,
+            bodies: 0,
             loud: std::env::var_os("EMQ_SIM_SEED").is_some(),
         }
     }
@@ -226,6 +228,7 @@ impl World {
         let (mut results, mut answers) = (Vec::new(), Vec::new());
         for (conn, wire) in std::mem::take(&mut self.out.log) {
             let frames = frames_of(&wire);
+            self.note(&format!("    -> {conn} {}", frames[2..].join(" ")));
             let link = self
                 .links
                 .get_mut(&conn)
@@ -443,8 +446,11 @@ impl World {
             Some("malformed")
         } else {
             let headers = if owes { "reply-requested" } else { "" };
-            self.send(conn, &["REQUEST", &msgid, queue, headers, "{}"]);
-            self.model.request(id, &msgid, queue, owes)
+            // Long enough that no other header or queue name makes up for it.
+            self.bodies += 1;
+            let body = "x".repeat(self.bodies % 100 * 40);
+            self.send(conn, &["REQUEST", &msgid, queue, headers, &body]);
+            self.model.request(id, &msgid, queue, owes, body.len())
         };
         if self.newest.contains_key(id) {
             self.answers
@@ -640,8 +646,10 @@ impl World {
                 .handle_unsent(conn, &message, self.now, &mut self.out);
             self.broker.check_invariants();
             let frames = frames_of(&wire);
+            self.note(&format!("    unsent: {}", frames[2..].join(" ")));
             if link.worker && frames[2] == "REQUEST" {
-                self.model.unsent(id, &frames[3], link.epoch);
+                self.model
+                    .unsent(id, &frames[3], frames[6].len(), link.epoch);
             }
         }
         for wire in incoming {
