@@ -124,6 +124,11 @@ impl FakePeer {
         self.wire().to_broker.extend(bytes);
     }
 
+    /// PINGs of the broker that were answered.
+    pub(crate) fn pongs(&self) -> u32 {
+        self.zmtp.pings_answered()
+    }
+
     pub(crate) fn has_unread(&self) -> bool {
         !self.wire().to_broker.is_empty()
     }
@@ -173,6 +178,7 @@ pub(crate) fn table_config() -> TableConfig {
     TableConfig {
         handshake_ns: 10 * NS_PER_SEC,
         connections_max: [100; 3],
+        partial_bytes_max: 64 << 20,
         peers: [peer(), peer(), peer()],
         routing_id_keys: [RandomState::new(), RandomState::new()],
     }

@@ -332,6 +332,11 @@ impl OutputTable {
         self.slots[slot].pending
     }
 
+    /// True if some connections are not to be read.
+    pub(super) fn any_paused(&self) -> bool {
+        self.paused.contains(&true)
+    }
+
     /// True if connections of `socket` are not to be read, this one not being exempt.
     pub(super) fn is_paused(&self, slot: usize, socket: Socket) -> bool {
         self.paused[socket as usize] && !self.slots[slot].never_paused

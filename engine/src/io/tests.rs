@@ -5,6 +5,7 @@ use crate::ids::{ConnId, NS_PER_SEC, Socket};
 use crate::limits::{SHARED_BYTES_MIN, TURN_READ_BYTES_MAX};
 use crate::link::{CloseReason, OutClass, Outbox};
 use crate::metrics::Counter;
+use crate::zmtp;
 
 type Table = ConnTable<FakeStream>;
 
@@ -410,4 +411,50 @@ fn a_slot_in_reuse_does_not_get_what_was_meant_for_its_former_user() {
     step(&mut table, &mut sink, new, 0);
     assert_eq!(peer.receive(), []);
     assert_eq!(sink.take(), []);
+}
+
+#[test]
+fn a_paused_peer_with_heartbeats_gets_signs_of_life() {
+    let (mut table, mut sink) = (table(), Recorder::default());
+    let (id, mut peer) = open(&mut table, &mut sink, b"c");
+    let mut ping = Vec::new();
+    zmtp::push_ping(&mut ping, 10, b"x");
+    peer.raw(&ping);
+    step(&mut table, &mut sink, id, 0);
+    assert_eq!(table.counters().get(Counter::PingsAnswered), 1);
+    peer.receive();
+    table.outs.pause_input(Socket::Backend, true);
+    for second in 1..=3 {
+        peer.send(&message(1, 10));
+        step(&mut table, &mut sink, id, second * NS_PER_SEC);
+        table.flush();
+        assert_eq!(peer.receive(), []);
+        assert_eq!(peer.pongs(), second as u32, "our peer has answered a PING");
+    }
+    assert_eq!(sink.take(), []);
+}
+
+#[test]
+fn partial_messages_have_a_limit_together() {
+    let mut config = table_config();
+    config.partial_bytes_max = 1 << 20;
+    let outs = OutputTable::new(0, output_config(), None);
+    let mut table: Table = ConnTable::new(0, config, outs);
+    let mut sink = Recorder::default();
+    let peers: Vec<_> = (0..8_u8)
+        .map(|n| open(&mut table, &mut sink, &[b'a' + n]))
+        .collect();
+    for (n, (id, peer)) in peers.iter().enumerate() {
+        // The third is the largest; none of them ends.
+        let part = if n == 2 { 250_000 } else { 160_000 };
+        peer.raw(&message(n, 1 << 20).view().wire()[..part]);
+        step(&mut table, &mut sink, *id, n as u64 * NS_PER_SEC);
+        assert!(table.partial_bytes() <= 1 << 20);
+    }
+    let closed = table.counters().get(Counter::ConnectionsClosedMemory);
+    assert!((1..4).contains(&closed), "{closed}");
+    step(&mut table, &mut sink, peers[0].0, 8 * NS_PER_SEC);
+    let told = sink.take();
+    assert_eq!(told[0], Told::Lost(peers[2].0), "the largest goes first");
+    assert_eq!(table.total() as u64, 8 - closed);
 }

@@ -6,6 +6,7 @@ use crate::io::sink::InputSink;
 use crate::io::stream::Stream;
 use crate::link::CloseReason;
 use crate::metrics::Counter;
+use crate::zmtp;
 
 /// How long an orderly close waits for the peer's end of file.
 const LINGER_NS: u64 = NS_PER_SEC;
@@ -59,9 +60,51 @@ impl<S: Stream> ConnTable<S> {
                 _ => {}
             }
         }
-        if now_ns >= self.next_trim_ns {
-            self.next_trim_ns = now_ns + NS_PER_SEC;
+        if now_ns >= self.next_upkeep_ns {
+            self.next_upkeep_ns = now_ns + NS_PER_SEC;
             self.outs.pool().trim();
+            if self.outs.any_paused() {
+                self.ping_paused();
+            }
+        }
+    }
+
+    /// Whoever watches us with ZMTP heartbeats must not take a pause for death: its PINGs are not
+    /// read now, but anything we send counts as a sign of life.
+    fn ping_paused(&mut self) {
+        for slot in 0..self.conns.len() {
+            let Some(conn) = &self.conns[slot] else {
+                continue;
+            };
+            if conn.phase == Phase::Open
+                && conn.peer.heartbeats_seen()
+                && self.outs.is_paused(slot, conn.socket)
+                && self.outs.pending(slot) == 0
+            {
+                self.scratch.clear();
+                zmtp::push_ping(&mut self.scratch, 0, b"");
+                self.outs.raw(slot, &self.scratch, 0);
+            }
+        }
+    }
+
+    /// Closes partial messages until they fit again: the largest of those that have not grown for
+    /// a second, else the largest of all.
+    pub(super) fn shed_partials(&mut self) {
+        while self.partial_bytes > self.config.partial_bytes_max {
+            let stalled_ns = self.now_ns.saturating_sub(NS_PER_SEC);
+            let largest = self
+                .conns
+                .iter()
+                .enumerate()
+                .filter_map(|(slot, conn)| Some((slot, conn.as_ref()?)))
+                .filter(|(_, conn)| conn.partial.capacity() > 0 && !conn.stalled)
+                .max_by_key(|(_, conn)| {
+                    (conn.partial_read_ns <= stalled_ns, conn.partial.capacity())
+                })
+                .map(|(slot, _)| slot);
+            let Some(slot) = largest else { return };
+            self.end(slot, Counter::ConnectionsClosedMemory);
         }
     }
 

@@ -26,6 +26,8 @@ pub struct TableConfig {
     pub handshake_ns: u64,
     /// Most connections per socket, indexed by `Socket`.
     pub connections_max: [usize; 3],
+    /// Bytes of partial messages above which the largest stalled one is closed.
+    pub partial_bytes_max: usize,
     /// ZMTP side of each socket.
     pub peers: [Arc<zmtp::PeerConfig>; 3],
     /// Keys of the routing ids made for anonymous peers; the same for all agents of a broker, so
@@ -75,6 +77,8 @@ struct Conn<S> {
     /// that comes in crumbs is not copied once for each.
     dribbling: bool,
     pings: u32,
+    /// When it was last read into `partial`.
+    partial_read_ns: u64,
     generation: u32,
     /// Bytes received and not yet decoded, from `partial_at` on.
     partial_at: usize,
@@ -102,7 +106,8 @@ pub struct ConnTable<S> {
     scratch: Vec<u8>,
     partial_bytes: usize,
     ids_made: u64,
-    next_trim_ns: u64,
+    next_upkeep_ns: u64,
+    now_ns: u64,
     counters: Counters,
     /// Output of these connections.
     pub outs: OutputTable,
@@ -126,7 +131,8 @@ impl<S: Stream> ConnTable<S> {
             scratch: Vec::new(),
             partial_bytes: 0,
             ids_made: 0,
-            next_trim_ns: 0,
+            next_upkeep_ns: 0,
+            now_ns: 0,
             counters: Counters::default(),
             outs,
         }
@@ -235,6 +241,7 @@ impl<S: Stream> ConnTable<S> {
             stalled: false,
             dribbling: false,
             pings: 0,
+            partial_read_ns: now_ns,
             generation,
             partial_at: 0,
             partial: Vec::new(),
@@ -293,6 +300,7 @@ impl<S: Stream> ConnTable<S> {
     /// has something, administrative ones first, workers before clients. Returns the number of
     /// connections looked at.
     pub fn turn<K: InputSink>(&mut self, now_ns: u64, sink: &mut K) -> usize {
+        self.now_ns = now_ns;
         let mut work = self.apply_requests(now_ns, sink);
         for socket in [Socket::Admin, Socket::Backend, Socket::Frontend] {
             for _ in 0..self.ready[socket as usize].len() {
@@ -305,6 +313,9 @@ impl<S: Stream> ConnTable<S> {
                 work += 1;
                 self.serve(slot as usize, sink);
             }
+        }
+        if self.partial_bytes > self.config.partial_bytes_max {
+            self.shed_partials();
         }
         work + self.apply_requests(now_ns, sink)
     }

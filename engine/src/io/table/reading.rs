@@ -110,6 +110,7 @@ impl<S: Stream> ConnTable<S> {
                 self.partial_bytes += partial.capacity();
                 conn.partial = partial;
                 conn.partial_at = 0;
+                conn.partial_read_ns = self.now_ns;
             }
             if conn.readable || conn.stalled {
                 Self::enqueue(&mut self.ready, conn, slot);
@@ -145,6 +146,7 @@ impl<S: Stream> ConnTable<S> {
         let n = self.read_result(slot, result, want);
         partial.truncate(start + n.unwrap_or(0));
         self.partial_bytes = self.partial_bytes + partial.capacity() - capacity;
+        let now_ns = self.now_ns;
         let Some(Some(conn)) = self.conns.get_mut(slot) else {
             // The read has ended the connection; its buffer goes with it.
             self.partial_bytes -= partial.capacity();
@@ -153,6 +155,9 @@ impl<S: Stream> ConnTable<S> {
         if conn.stream.is_none() {
             self.partial_bytes -= partial.capacity();
             return;
+        }
+        if n.is_some() {
+            conn.partial_read_ns = now_ns;
         }
         if n.is_none() || partial.len() - conn.partial_at < conn.need {
             conn.partial = partial;
