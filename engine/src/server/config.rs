@@ -93,8 +93,10 @@ impl ServerConfig {
         TableConfig {
             handshake_ns: self.handshake_timeout_ms.saturating_mul(NS_PER_MS),
             connections_max: self.connections_max,
-            partial_bytes_max: usize::try_from(self.broker.max_memory_bytes / 4)
-                .unwrap_or(usize::MAX),
+            partial_bytes_max: match self.broker.max_memory_bytes {
+                0 => usize::MAX,
+                limit => usize::try_from(limit / 4).unwrap_or(usize::MAX),
+            },
             peers: [peer(), peer(), peer()],
             routing_id_keys: keys.clone(),
         }
