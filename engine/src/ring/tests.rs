@@ -160,7 +160,7 @@ fn nothing_is_lost_between_sleeping_threads() {
                     receiver.put(batch);
                 }
                 None => {
-                    bell.announce_sleep();
+                    bell.announce_sleep(false);
                     if receiver.is_empty() {
                         let before = std::time::Instant::now();
                         thread::park_timeout(Duration::from_secs(20));

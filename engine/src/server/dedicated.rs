@@ -68,7 +68,7 @@ impl IoRunner {
                 self.publish();
             }
             if self.idle.may_sleep(work || more, now.mono_ns) {
-                self.bell.announce_sleep();
+                self.bell.announce_sleep(self.sink.wants_room());
                 let asleep = self.receiver.is_empty()
                     && self.orders.is_empty()
                     && !self.io.has_work(&mut self.sink)
@@ -94,7 +94,7 @@ impl IoRunner {
             }
             self.receiver.put(batch);
             // The batch is free again; the dispatch may be waiting for it.
-            self.dispatch_bell.ring();
+            self.dispatch_bell.ring_for_room();
         }
         work |= self.io.turn(now.mono_ns, &mut self.sink) > 0;
         self.io.flush(now.mono_ns);
@@ -206,7 +206,7 @@ impl DispatchRunner {
                 self.publish();
             }
             if self.idle.may_sleep(work, now.mono_ns) {
-                self.bell.announce_sleep();
+                self.bell.announce_sleep(self.outbox.wants_room());
                 if !self.has_work() {
                     self.report.figures.sleeps += 1;
                     match earliest(
@@ -260,7 +260,7 @@ impl DispatchRunner {
                     break;
                 }
                 // The batch is free again; its agent may be waiting for it.
-                bell.ring();
+                bell.ring_for_room();
             }
         }
         if dispatch.ending == Ending::Asked {

@@ -108,7 +108,7 @@ impl InlineRunner {
                 self.publish();
             }
             if self.idle.may_sleep(work || more, now.mono_ns) {
-                self.bell.announce_sleep();
+                self.bell.announce_sleep(false);
                 let asleep = self.orders.is_empty()
                     && self.io_orders.is_empty()
                     && !self.dispatch.admin.has_answers();

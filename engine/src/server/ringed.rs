@@ -69,6 +69,11 @@ impl RingSink {
         self.sender.can_flush()
     }
 
+    /// True if a batch given back would let this side go on.
+    pub(super) fn wants_room(&self) -> bool {
+        !self.sender.has_room() || self.sender.needs_flush()
+    }
+
     /// Sends what this turn has put in.
     pub(super) fn flush(&mut self) {
         if self.sender.flush() {
@@ -251,6 +256,11 @@ impl RingOutbox {
             }
         }
         any
+    }
+
+    /// True if a batch given back would let the dispatch go on.
+    pub(super) fn wants_room(&self) -> bool {
+        !self.has_room() || self.needs_flush()
     }
 
     pub(super) fn needs_flush(&self) -> bool {
