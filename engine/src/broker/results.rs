@@ -219,9 +219,13 @@ impl Broker {
         let (worker, queue) = (self.jobs.job(job).worker, self.jobs.job(job).queue);
         let of_worker = &mut self.workers.slab[worker];
         of_worker.in_flight -= 1;
-        let of_queue = &mut self.queues.slab[queue].flight;
         let replied = self.jobs.job(job).has(flags::REPLIED);
-        let of_queue = if replied { None } else { Some(of_queue) };
+        // The queue of a job that only waits for its READY may have been forgotten.
+        let of_queue = if replied {
+            None
+        } else {
+            Some(&mut self.queues.slab[queue].flight)
+        };
         let ended = self.jobs.remove(job, &mut of_worker.jobs, of_queue);
         if let Some(body) = ended.body {
             self.jobs.drop_body(body, &mut self.blocks);
