@@ -53,7 +53,7 @@ struct Listening {
 }
 
 /// A mio poll with listeners and connections. Drive it with [`IoAgent::poll`], then
-/// [`IoAgent::turn`], then [`IoAgent::flush`].
+/// [`IoAgent::turn`], then [`Steps::flush`](super::Steps::flush).
 #[derive(Debug)]
 pub struct IoAgent {
     poll: Poll,
@@ -143,7 +143,7 @@ impl IoAgent {
             }
             let ended = event.is_error() || event.is_read_closed();
             self.table
-                .on_event(token.0, event.is_readable() || ended, event.is_writable());
+                .on_event(token.0, event.is_readable(), event.is_writable(), ended);
         }
         Ok(())
     }
@@ -166,12 +166,6 @@ impl IoAgent {
     pub fn turn<K: InputSink>(&mut self, now_ns: u64, sink: &mut K) -> usize {
         let accepted = self.accept(now_ns);
         accepted + self.table.turn(now_ns, sink)
-    }
-
-    /// Writes fresh output and looks at deadlines.
-    pub fn flush(&mut self, now_ns: u64) {
-        self.table.flush();
-        self.table.housekeeping(now_ns);
     }
 
     fn accept(&mut self, now_ns: u64) -> usize {

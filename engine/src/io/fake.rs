@@ -13,7 +13,19 @@ use std::sync::{Arc, Mutex, MutexGuard};
 /// The wire between a fake socket and its peer.
 #[derive(Debug, Default)]
 pub(crate) struct Wire {
+    /// Sent by the peer and not arrived; used only if `travels`.
+    in_flight: VecDeque<u8>,
+    /// What the peer sends arrives only with [`Wire::arrive`].
+    pub(crate) travels: bool,
     to_broker: VecDeque<u8>,
+    /// Bytes the peer has ever sent, that have arrived, and that were read.
+    pub(crate) sent_total: usize,
+    pub(crate) arrived_total: usize,
+    pub(crate) read_total: usize,
+    read_edge: bool,
+    write_edge: bool,
+    /// A write found less room than it asked for: new room makes an edge.
+    write_short: bool,
     from_broker: Vec<u8>,
     /// Bytes that one read returns at most.
     pub(crate) read_max: usize,
@@ -23,6 +35,58 @@ pub(crate) struct Wire {
     pub(crate) reset: bool,
     pub(crate) write_shut: bool,
     pub(crate) dropped: bool,
+}
+
+impl Wire {
+    fn push(&mut self, bytes: &[u8]) {
+        self.sent_total += bytes.len();
+        self.in_flight.extend(bytes);
+        if !self.travels {
+            self.arrive(usize::MAX);
+        }
+    }
+
+    /// Up to `bytes` of what is under way arrive, unless the connection has ended before.
+    pub(crate) fn arrive(&mut self, bytes: usize) {
+        let n = bytes.min(self.in_flight.len());
+        if n > 0 && !self.eof && !self.reset {
+            self.to_broker.extend(self.in_flight.drain(..n));
+            self.arrived_total += n;
+            self.read_edge = true;
+        }
+    }
+
+    /// The peer ends its side: in order, or with a reset.
+    pub(crate) fn end(&mut self, reset: bool) {
+        self.eof |= !reset;
+        self.reset |= reset;
+        self.read_edge = true;
+        self.write_edge |= reset;
+    }
+
+    /// True if anything of the peer is on its way or not yet read.
+    pub(crate) fn has_unread(&self) -> bool {
+        let travelling = !self.in_flight.is_empty() && !self.eof && !self.reset;
+        travelling || !self.to_broker.is_empty()
+    }
+
+    /// The "kernel" takes `bytes` more.
+    pub(crate) fn give_room(&mut self, bytes: usize) {
+        self.write_room = self.write_room.saturating_add(bytes);
+        self.write_edge |= std::mem::take(&mut self.write_short);
+    }
+
+    /// True if the system would report an event.
+    pub(crate) fn has_edge(&self) -> bool {
+        (self.read_edge || self.write_edge) && !self.dropped
+    }
+
+    /// What it would report: (readable, writable, ended).
+    pub(crate) fn take_edge(&mut self) -> (bool, bool, bool) {
+        let ended = self.eof || self.reset;
+        let readable = std::mem::take(&mut self.read_edge);
+        (readable, std::mem::take(&mut self.write_edge), ended)
+    }
 }
 
 /// One end of it.
@@ -49,6 +113,7 @@ impl Stream for FakeStream {
         for (to, from) in buf.iter_mut().zip(wire.to_broker.drain(..n)) {
             *to = from;
         }
+        wire.read_total += n;
         Ok(n)
     }
 
@@ -58,6 +123,7 @@ impl Stream for FakeStream {
             return Err(io::ErrorKind::BrokenPipe.into());
         }
         let n = buf.len().min(wire.write_room);
+        wire.write_short |= n < buf.len();
         if n == 0 {
             return Err(io::ErrorKind::WouldBlock.into());
         }
@@ -101,7 +167,7 @@ impl FakePeer {
         }));
         let mut greeting = Vec::new();
         let zmtp = zmtp::Peer::new(&config, &mut greeting);
-        wire.lock().unwrap().to_broker.extend(greeting);
+        wire.lock().unwrap().push(&greeting);
         let stream = FakeStream(Arc::clone(&wire));
         let peer = FakePeer {
             wire,
@@ -121,7 +187,7 @@ impl FakePeer {
     }
 
     pub(crate) fn raw(&self, bytes: &[u8]) {
-        self.wire().to_broker.extend(bytes);
+        self.wire().push(bytes);
     }
 
     /// PINGs of the broker that were answered.
@@ -130,7 +196,12 @@ impl FakePeer {
     }
 
     pub(crate) fn has_unread(&self) -> bool {
-        !self.wire().to_broker.is_empty()
+        self.wire().has_unread()
+    }
+
+    /// The handshake has finished.
+    pub(crate) fn is_ready(&self) -> bool {
+        self.zmtp.is_ready()
     }
 
     /// Reads what has come and answers what the protocol wants answered.

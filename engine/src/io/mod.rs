@@ -13,6 +13,7 @@ mod buffers;
 mod listener;
 mod output;
 mod sink;
+mod steps;
 mod stream;
 mod table;
 mod unsent;
@@ -21,6 +22,7 @@ pub use agent::{Handover, IoAgent, IoWaker};
 pub use listener::{BindError, Listener};
 pub use output::{OutputConfig, OutputTable, WrittenTable};
 pub use sink::InputSink;
+pub use steps::Steps;
 pub use stream::{NetStream, Stream};
 pub use table::{ConnTable, TableConfig};
 

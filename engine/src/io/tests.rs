@@ -35,7 +35,7 @@ fn open(table: &mut Table, sink: &mut Recorder, routing_id: &[u8]) -> (ConnId, F
 
 /// An event for the connection, then turns until nothing is left to do.
 fn step(table: &mut Table, sink: &mut Recorder, id: ConnId, now_ns: u64) {
-    table.on_event(id.slot(), true, true);
+    table.on_event(id.slot(), true, true, false);
     table.flush();
     for _ in 0..1000 {
         if !table.has_work(sink) {

@@ -1,7 +1,8 @@
 //! One turn's worth of events and the message bytes they refer to.
 
+use super::RingConfig;
 use crate::frames::{FrameSpan, Message, SharedBytes};
-use crate::limits::{CHUNK_BYTES, CHUNK_MESSAGES_MAX, SHARED_BYTES_MIN};
+use crate::limits::SHARED_BYTES_MIN;
 
 /// Where a message lies inside its [`Batch`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,10 +28,13 @@ pub struct Batch<E> {
     events: Vec<E>,
     /// Index of the next event the receiver takes.
     cursor: usize,
+    bytes_max: usize,
+    events_max: usize,
 }
 
-impl<E> Default for Batch<E> {
-    fn default() -> Self {
+impl<E: Copy> Batch<E> {
+    /// An empty batch of a ring with these bounds.
+    pub(super) fn new(config: &RingConfig) -> Self {
         Batch {
             bytes: Vec::new(),
             spans: Vec::new(),
@@ -38,15 +42,15 @@ impl<E> Default for Batch<E> {
             shared_bytes: 0,
             events: Vec::new(),
             cursor: 0,
+            bytes_max: config.batch_bytes,
+            events_max: config.batch_events,
         }
     }
-}
 
-impl<E: Copy> Batch<E> {
     /// True when nothing more should be put in.
     pub fn is_full(&self) -> bool {
-        self.bytes.len() + self.shared_bytes >= CHUNK_BYTES
-            || self.events.len() >= CHUNK_MESSAGES_MAX
+        self.bytes.len() + self.shared_bytes >= self.bytes_max
+            || self.events.len() >= self.events_max
     }
 
     /// True without events.
@@ -158,7 +162,7 @@ impl<E: Copy> Batch<E> {
     /// Makes it empty for its next use. Memory is kept up to what a full batch needs.
     pub(super) fn reset(&mut self) {
         self.bytes.clear();
-        self.bytes.shrink_to(CHUNK_BYTES + SHARED_BYTES_MIN);
+        self.bytes.shrink_to(self.bytes_max + SHARED_BYTES_MIN);
         self.spans.clear();
         self.shared.clear();
         self.shared_bytes = 0;

@@ -1,6 +1,7 @@
 //! The two ends of a ring of batches.
 
 use super::Batch;
+use crate::limits::{CHUNK_BYTES, CHUNK_MESSAGES_MAX};
 use crossbeam::queue::ArrayQueue;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,6 +13,10 @@ pub struct RingConfig {
     pub batches: usize,
     /// Message bytes under way at which no further batch is opened (one always may be).
     pub bytes_max: usize,
+    /// Message bytes at which a batch is full; the last message put into it may exceed it.
+    pub batch_bytes: usize,
+    /// Events at which a batch is full; at least 1.
+    pub batch_events: usize,
 }
 
 impl Default for RingConfig {
@@ -19,6 +24,8 @@ impl Default for RingConfig {
         RingConfig {
             batches: 16,
             bytes_max: 32 * 1024 * 1024,
+            batch_bytes: CHUNK_BYTES,
+            batch_events: CHUNK_MESSAGES_MAX,
         }
     }
 }
@@ -43,8 +50,8 @@ pub fn ring<E: Copy>(config: RingConfig) -> (BatchSender<E>, BatchReceiver<E>) {
         shared: Arc::clone(&shared),
         open: None,
         made: 0,
-        batches,
-        bytes_max: config.bytes_max,
+        sent: false,
+        config: RingConfig { batches, ..config },
     };
     (
         sender,
@@ -61,8 +68,9 @@ pub struct BatchSender<E> {
     shared: Arc<Shared<E>>,
     open: Option<Box<Batch<E>>>,
     made: usize,
-    batches: usize,
-    bytes_max: usize,
+    /// Something was sent since the last flush.
+    sent: bool,
+    config: RingConfig,
 }
 
 impl<E: Copy> BatchSender<E> {
@@ -86,7 +94,7 @@ impl<E: Copy> BatchSender<E> {
         // `flush` leaves no batch open only while one is free or the spare is unmade.
         self.open.get_or_insert_with(|| {
             self.made += 1;
-            Box::default()
+            Box::new(Batch::new(&self.config))
         })
     }
 
@@ -99,8 +107,8 @@ impl<E: Copy> BatchSender<E> {
     fn may_open(&self, bounded: bool) -> bool {
         let under_way = self.shared.bytes_under_way.load(Ordering::Relaxed);
         let open = self.open.as_ref().map_or(0, |b| b.byte_len());
-        let fits = !bounded || under_way == 0 || under_way + open <= self.bytes_max;
-        fits && (self.made < self.batches || !self.shared.back.is_empty())
+        let fits = !bounded || under_way == 0 || under_way + open <= self.config.bytes_max;
+        fits && (self.made < self.config.batches || !self.shared.back.is_empty())
     }
 
     #[cold]
@@ -110,9 +118,9 @@ impl<E: Copy> BatchSender<E> {
         }
         let next = match self.shared.back.pop() {
             Some(batch) => batch,
-            None if self.made < self.batches => {
+            None if self.made < self.config.batches => {
                 self.made += 1;
-                Box::default()
+                Box::new(Batch::new(&self.config))
             }
             None => return false,
         };
@@ -121,19 +129,19 @@ impl<E: Copy> BatchSender<E> {
         true
     }
 
-    /// Sends the open batch if it has events. True if something was sent: ring the doorbell.
-    /// With nothing free to open afterwards the batch stays open, for a later call.
+    /// Sends the open batch if it has events. With nothing free to open afterwards the batch
+    /// stays open, for a later call. True if anything was sent since the last call, full batches
+    /// on the way included: ring the doorbell.
     pub fn flush(&mut self) -> bool {
-        let can_flush = self.can_flush();
-        if can_flush {
+        if self.can_flush() {
             self.send();
         }
-        can_flush
+        std::mem::take(&mut self.sent)
     }
 
     /// True if [`BatchSender::flush`] would send something.
     pub fn can_flush(&self) -> bool {
-        self.needs_flush() && (self.made <= self.batches || !self.shared.back.is_empty())
+        self.needs_flush() && (self.made <= self.config.batches || !self.shared.back.is_empty())
     }
 
     /// Batches on their way to the receiver.
@@ -155,6 +163,7 @@ impl<E: Copy> BatchSender<E> {
             .fetch_add(batch.byte_len(), Ordering::Relaxed);
         let refused = self.shared.forward.push(batch).is_err();
         assert!(!refused, "a ring has room for all of its batches");
+        self.sent = true;
     }
 
     /// True if batches sent earlier have not been taken yet, or one is open with events.

@@ -21,6 +21,7 @@ fn batches_run_out_and_come_back() {
     let config = RingConfig {
         batches: 2,
         bytes_max: usize::MAX,
+        ..RingConfig::default()
     };
     let (mut sender, mut receiver) = ring::<Place>(config);
     let mut sent = 0;
@@ -49,6 +50,7 @@ fn large_messages_go_by_reference_and_count() {
     let config = RingConfig {
         batches: 8,
         bytes_max: 4 * SHARED_BYTES_MIN,
+        ..RingConfig::default()
     };
     let (mut sender, mut receiver) = ring::<Place>(config);
     let large = message(3, 2 * SHARED_BYTES_MIN);
@@ -76,6 +78,7 @@ fn the_spare_takes_what_has_no_room() {
     let (mut sender, mut receiver) = ring::<u32>(RingConfig {
         batches: 1,
         bytes_max: 1 << 20,
+        ..RingConfig::default()
     });
     let mut sent = 0;
     for _ in 0..5 {
@@ -140,6 +143,7 @@ fn nothing_is_lost_between_sleeping_threads() {
     let (mut sender, mut receiver) = ring::<u64>(RingConfig {
         batches: 3,
         bytes_max: 1 << 20,
+        ..RingConfig::default()
     });
     let (bell_out, bell_in) = std::sync::mpsc::channel();
     let consumer = thread::spawn(move || {

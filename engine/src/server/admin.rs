@@ -65,6 +65,19 @@ impl AdminDesk {
         first_msgid: MsgidText,
         bell: Arc<Bell>,
     ) -> std::io::Result<AdminDesk> {
+        let (desk, renderer) = AdminDesk::new(facts, first_msgid, bell);
+        thread::Builder::new()
+            .name("emq-admin".to_owned())
+            .spawn(move || renderer.run())?;
+        Ok(desk)
+    }
+
+    /// A desk and what makes its answers.
+    pub(super) fn new(
+        facts: Facts,
+        first_msgid: MsgidText,
+        bell: Arc<Bell>,
+    ) -> (AdminDesk, Renderer) {
         let (jobs, work) = bounded(RENDERING_MAX);
         let answers = Arc::new(ArrayQueue::new(RENDERING_MAX));
         let desk = AdminDesk {
@@ -73,10 +86,13 @@ impl AdminDesk {
             msgid: first_msgid,
             counters: Counters::default(),
         };
-        thread::Builder::new()
-            .name("emq-admin".to_owned())
-            .spawn(move || render(&work, &answers, &facts, &bell))?;
-        Ok(desk)
+        let renderer = Renderer {
+            jobs: work,
+            answers,
+            facts,
+            bell,
+        };
+        (desk, renderer)
     }
 
     /// Reads a request. True if it asks for the end of the broker.
@@ -143,30 +159,55 @@ impl AdminDesk {
     }
 }
 
-/// The thread that makes answers.
-fn render(
-    jobs: &Receiver<Job>,
-    answers: &ArrayQueue<(ConnId, Vec<u8>)>,
-    facts: &Facts,
-    bell: &Bell,
-) {
-    while let Ok(job) = jobs.recv() {
+/// Makes the answers.
+pub(super) struct Renderer {
+    jobs: Receiver<Job>,
+    answers: Arc<ArrayQueue<(ConnId, Vec<u8>)>>,
+    facts: Facts,
+    bell: Arc<Bell>,
+}
+
+impl Renderer {
+    /// Until the desk is gone.
+    fn run(&self) {
+        while let Ok(job) = self.jobs.recv() {
+            self.render(job);
+        }
+    }
+
+    /// Makes one answer; false without a request.
+    #[cfg(test)]
+    pub(super) fn step(&self) -> bool {
+        let job = self.jobs.try_recv();
+        job.is_ok_and(|job| {
+            self.render(job);
+            true
+        })
+    }
+
+    /// True if a request waits.
+    #[cfg(test)]
+    pub(super) fn has_work(&self) -> bool {
+        !self.jobs.is_empty() && !self.answers.is_full()
+    }
+
+    fn render(&self, job: Job) {
         let answer = match job.source {
             Source::Ready(answer) => answer,
             Source::Latency(latency) => Answer::Latency(latency.render()),
-            Source::Counters(figures) => Answer::Counters(Box::new(report(*figures, facts))),
+            Source::Counters(figures) => Answer::Counters(Box::new(report(*figures, &self.facts))),
         };
         let mut rendering = Rendering::new(answer);
         while !rendering.step(SLICE_BYTES) {}
         let wire = push_reply(Vec::new(), &job.msgid, &rendering.finish());
         let mut item = (job.conn, wire);
         // As many places as requests under way: full only while the dispatch is behind.
-        while let Err(back) = answers.push(item) {
+        while let Err(back) = self.answers.push(item) {
             item = back;
-            bell.ring();
+            self.bell.ring();
             thread::yield_now();
         }
-        bell.ring();
+        self.bell.ring();
     }
 }
 

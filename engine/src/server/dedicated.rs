@@ -2,14 +2,12 @@
 
 use super::control::{AgentReport, Bell, DispatchOrder, IoOrder, Orders, Published, Publishing};
 use super::dispatch::{Dispatch, Ending};
-use super::events::{InEvent, OutEvent, decode_info};
 use super::inline::earliest;
-use super::ringed::{RingOutbox, RingSink, apply};
+use super::turns::{DispatchEnds, IoEnds};
 use crate::frames::Message;
 use crate::ids::{ConnId, NS_PER_SEC, Now, Socket};
-use crate::io::{InputSink, IoAgent, OutputTable};
+use crate::io::{InputSink, IoAgent, OutputTable, Steps};
 use crate::link::{Outbox, PeerInfo};
-use crate::ring::{Batch, BatchReceiver};
 use crate::runtime::clock::Clock;
 use crate::runtime::idle::IdleStrategy;
 use crossbeam::sync::Parker;
@@ -19,19 +17,15 @@ use std::time::Duration;
 
 /// How long the last output may take at the end.
 const FINISH_NS: u64 = 2 * NS_PER_SEC;
-/// Batches the dispatch takes from one ring before it looks at the others.
-const BATCHES_PER_TURN: usize = 4;
 
 /// An I/O agent with a thread of its own.
 pub(super) struct IoRunner {
     pub(super) report: AgentReport,
     pub(super) io: IoAgent,
-    pub(super) sink: RingSink,
-    pub(super) receiver: BatchReceiver<OutEvent>,
+    pub(super) ends: IoEnds,
     pub(super) clock: Clock,
     pub(super) idle: IdleStrategy,
     pub(super) bell: Arc<Bell>,
-    pub(super) dispatch_bell: Arc<Bell>,
     pub(super) orders: Arc<Orders<IoOrder>>,
     pub(super) published: Arc<Published>,
 }
@@ -55,25 +49,24 @@ impl IoRunner {
                     other => obey(&mut self.io, other, now),
                 }
             }
-            let blocked_before = self.sink.blocked;
-            let work = self.turn(now);
-            let blocked = self.sink.blocked > blocked_before;
+            let blocked_before = self.ends.sink.blocked;
+            let work = self.ends.turn(&mut self.io, now);
+            let blocked = self.ends.sink.blocked > blocked_before;
             self.report.count_turn(work, blocked, now.mono_ns);
-            if finishing && self.receiver.is_empty() {
+            self.published
+                .set_held_bytes(self.ends.held_bytes(&mut self.io));
+            self.published.set_load(self.io.table.total());
+            if finishing && self.ends.receiver.is_empty() {
                 break;
             }
-            let more = self.io.has_work(&mut self.sink) || !self.receiver.is_empty();
+            let more = self.ends.has_work(&mut self.io);
             timeout = Some(Duration::ZERO);
             if publishing.due(work, now.mono_ns) {
                 self.publish();
             }
             if self.idle.may_sleep(work || more, now.mono_ns) {
-                self.bell.announce_sleep(self.sink.wants_room());
-                let asleep = self.receiver.is_empty()
-                    && self.orders.is_empty()
-                    && !self.io.has_work(&mut self.sink)
-                    && !self.sink.can_flush();
-                if asleep {
+                self.bell.announce_sleep(self.ends.sink.wants_room());
+                if self.orders.is_empty() && !self.ends.has_work(&mut self.io) {
                     self.report.figures.sleeps += 1;
                     timeout = earliest([self.io.next_deadline_ns(), publishing.wake_ns()], now);
                 }
@@ -84,30 +77,9 @@ impl IoRunner {
         Ok(())
     }
 
-    /// Output first: it makes room for what input causes.
-    fn turn(&mut self, now: Now) -> bool {
-        let mut work = false;
-        while let Some(mut batch) = self.receiver.take() {
-            work = true;
-            while let Some(event) = batch.next_event() {
-                apply(&batch, event, &mut self.io.table.outs);
-            }
-            self.receiver.put(batch);
-            // The batch is free again; the dispatch may be waiting for it.
-            self.dispatch_bell.ring_for_room();
-        }
-        work |= self.io.turn(now.mono_ns, &mut self.sink) > 0;
-        self.io.flush(now.mono_ns);
-        self.sink.flush();
-        let held = self.io.table.held_bytes() + self.sink.bytes_under_way();
-        self.published.set_held_bytes(held);
-        self.published.set_load(self.io.table.total());
-        work
-    }
-
     fn publish(&mut self) {
         self.report.take_from(&self.io);
-        self.sink.report(&mut self.report.rings);
+        self.ends.sink.report(&mut self.report.rings);
         self.published.set(&self.report);
     }
 }
@@ -176,10 +148,7 @@ pub(super) fn finish_connections(io: &mut IoAgent, clock: &mut Clock) -> io::Res
 pub(super) struct DispatchRunner {
     pub(super) report: AgentReport,
     pub(super) dispatch: Dispatch,
-    pub(super) outbox: RingOutbox,
-    /// Rings from the I/O agents in the order they are looked at: administrative, backend,
-    /// frontend; each with the bell of its agent.
-    pub(super) inputs: Vec<(BatchReceiver<InEvent>, Arc<Bell>)>,
+    pub(super) ends: DispatchEnds,
     pub(super) clock: Clock,
     pub(super) idle: IdleStrategy,
     pub(super) parker: Parker,
@@ -206,8 +175,8 @@ impl DispatchRunner {
                 self.publish();
             }
             if self.idle.may_sleep(work, now.mono_ns) {
-                self.bell.announce_sleep(self.outbox.wants_room());
-                if !self.has_work() {
+                self.bell.announce_sleep(self.ends.outbox.wants_room());
+                if !self.ends.has_work(&self.dispatch, &self.orders) {
                     self.report.figures.sleeps += 1;
                     match earliest(
                         [self.dispatch.broker.poll_timeout(), publishing.wake_ns()],
@@ -220,8 +189,8 @@ impl DispatchRunner {
                 self.bell.awake();
             }
         }
-        while self.outbox.needs_flush() {
-            if !self.outbox.flush() {
+        while self.ends.outbox.needs_flush() {
+            if !self.ends.outbox.flush() {
                 // The agents are draining their rings: room comes.
                 std::thread::yield_now();
             }
@@ -234,59 +203,22 @@ impl DispatchRunner {
     }
 
     fn turn(&mut self, now: Now) -> (bool, bool) {
-        let dispatch = &mut self.dispatch;
-        dispatch.broker.begin_turn(now);
-        let held = self.agents.iter().map(|a| a.held_bytes()).sum::<usize>();
-        let under_way = self.outbox.bytes_under_way();
-        dispatch.broker.set_external_bytes(held + under_way);
-        let mut work = false;
-        while let Some(order) = self.orders.take() {
-            work = true;
-            dispatch.order(order, now, &mut self.outbox);
-        }
-        let mut blocked = false;
-        for (receiver, bell) in &mut self.inputs {
-            for _ in 0..BATCHES_PER_TURN {
-                let Some(mut batch) = receiver.take() else {
-                    break;
-                };
-                let before = batch.remaining();
-                consume(&mut batch, dispatch, &mut self.outbox, now);
-                work |= batch.remaining() < before;
-                let done = batch.remaining() == 0;
-                receiver.put(batch);
-                if !done {
-                    blocked = true;
-                    break;
-                }
-                // The batch is free again; its agent may be waiting for it.
-                bell.ring_for_room();
-            }
-        }
-        if dispatch.ending == Ending::Asked {
-            for (orders, bell) in &self.io_orders {
+        let held = self.agents.iter().map(|a| a.held_bytes()).sum();
+        let io_orders = &self.io_orders;
+        let stop_listening = || {
+            for (orders, bell) in io_orders {
                 for socket in Socket::ALL {
                     tell(orders, IoOrder::StopListening(socket), bell);
                 }
             }
-            dispatch.begin_drain(now, &mut self.outbox);
-            work = true;
-        }
-        dispatch.after_input(now, &mut self.outbox);
-        work |= self.outbox.flush();
-        (work, blocked)
-    }
-
-    /// True if a turn would have something to do.
-    fn has_work(&self) -> bool {
-        let room = self.outbox.has_room();
-        let input = self.inputs.iter().any(|(r, _)| !r.is_empty());
-        let output = self.dispatch.broker.has_pending_output() || self.dispatch.admin.has_answers();
-        !self.orders.is_empty() || (room && (input || output)) || self.outbox.can_flush()
+        };
+        let dispatch = &mut self.dispatch;
+        let orders = &self.orders;
+        self.ends.turn(dispatch, orders, held, now, stop_listening)
     }
 
     fn publish(&mut self) {
-        self.outbox.report(&mut self.report.rings);
+        self.ends.outbox.report(&mut self.report.rings);
         self.report.settle();
         self.published.set(&self.report);
     }
@@ -298,55 +230,5 @@ fn tell(orders: &Orders<IoOrder>, order: IoOrder, bell: &Bell) {
     while let Err(back) = orders.give(order, bell) {
         order = back;
         std::thread::yield_now();
-    }
-}
-
-/// Feeds the events of a batch to the dispatch as long as there is room for what they cause.
-pub(super) fn consume(
-    batch: &mut Batch<InEvent>,
-    dispatch: &mut Dispatch,
-    out: &mut RingOutbox,
-    now: Now,
-) {
-    while out.has_room() {
-        let Some(event) = batch.next_event() else {
-            return;
-        };
-        let socket = match event {
-            InEvent::Opened { .. } => Socket::Admin,
-            InEvent::Message { socket, .. }
-            | InEvent::TooLarge { socket, .. }
-            | InEvent::Lost { socket, .. }
-            | InEvent::Unsent { socket, .. }
-            | InEvent::Closed { socket, .. }
-            | InEvent::Writable { socket, .. } => socket,
-        };
-        if !dispatch.takes_input(socket) && dispatch.broker.poll_output(now, out) {
-            batch.untake();
-            return;
-        }
-        match event {
-            InEvent::Opened { conn, info } => {
-                out.opened(conn);
-                let info = decode_info(&batch.message(info));
-                dispatch.opened(conn, info, now, out);
-            }
-            InEvent::Message {
-                conn,
-                socket,
-                place,
-            } => dispatch.message(conn, socket, &batch.message(place), now, out),
-            InEvent::TooLarge { conn, socket, head } => {
-                dispatch.too_large(conn, socket, &batch.message(head), now, out);
-            }
-            InEvent::Lost { conn, socket } => dispatch.lost(conn, socket, now, out),
-            InEvent::Unsent {
-                conn,
-                socket,
-                place,
-            } => dispatch.unsent(conn, socket, &batch.message(place), now, out),
-            InEvent::Closed { conn, socket } => dispatch.closed(conn, socket, now, out),
-            InEvent::Writable { conn, socket } => dispatch.writable(conn, socket, now, out),
-        }
     }
 }

@@ -20,6 +20,71 @@ pub(super) enum Ending {
     Done,
 }
 
+/// The dispatch as the turns of the agents see it: [`Dispatch`] itself, or a witness around it.
+pub(super) trait Decide {
+    /// The start of a turn. `external_bytes` are held by the I/O agents and the rings.
+    fn begin_turn(&mut self, now: Now, external_bytes: usize);
+
+    /// Goes on with fan-outs while there is room; true if something is still pending.
+    fn poll_output<O: Outbox>(&mut self, now: Now, out: &mut O) -> bool;
+
+    /// True while a turn with room for output would find something to send.
+    fn has_output(&self) -> bool;
+
+    /// Asked to end; listeners are to be closed before [`Decide::begin_drain`].
+    fn is_end_asked(&self) -> bool;
+
+    /// While the state machine has a fan-out under way only administrative input is taken.
+    fn takes_input(&self, socket: Socket) -> bool;
+
+    // The calls of [`crate::io::InputSink`].
+
+    fn opened<O: Outbox>(&mut self, conn: ConnId, info: PeerInfo, now: Now, out: &mut O);
+
+    fn message<O: Outbox>(
+        &mut self,
+        conn: ConnId,
+        socket: Socket,
+        message: &Message<'_>,
+        now: Now,
+        out: &mut O,
+    );
+
+    fn too_large<O: Outbox>(
+        &mut self,
+        conn: ConnId,
+        socket: Socket,
+        head: &Message<'_>,
+        now: Now,
+        out: &mut O,
+    );
+
+    fn lost<O: Outbox>(&mut self, conn: ConnId, socket: Socket, now: Now, out: &mut O);
+
+    fn unsent<O: Outbox>(
+        &mut self,
+        conn: ConnId,
+        socket: Socket,
+        message: &Message<'_>,
+        now: Now,
+        out: &mut O,
+    );
+
+    fn closed<O: Outbox>(&mut self, conn: ConnId, socket: Socket, now: Now, out: &mut O);
+
+    fn writable<O: Outbox>(&mut self, conn: ConnId, socket: Socket, now: Now, out: &mut O);
+
+    /// Carries out an order.
+    fn order<O: Outbox>(&mut self, order: DispatchOrder, now: Now, out: &mut O);
+
+    /// After input: timers, fan-outs, administrative answers, the steps of an end.
+    /// True if something is still to be sent and waits for room.
+    fn after_input<O: Outbox>(&mut self, now: Now, out: &mut O) -> bool;
+
+    /// Listeners are closed: drain.
+    fn begin_drain<O: Outbox>(&mut self, now: Now, out: &mut O);
+}
+
 /// State machine and administrative desk, with the calls of the shell routed to the right one.
 #[derive(Debug)]
 pub(super) struct Dispatch {
@@ -37,26 +102,47 @@ impl Dispatch {
         }
     }
 
-    /// While the state machine has a fan-out under way only administrative input is taken.
+    fn ask_end(&mut self) {
+        if self.ending == Ending::No {
+            self.ending = Ending::Asked;
+        }
+    }
+}
+
+impl Decide for Dispatch {
     #[inline]
-    pub(super) fn takes_input(&self, socket: Socket) -> bool {
+    fn begin_turn(&mut self, now: Now, external_bytes: usize) {
+        self.broker.begin_turn(now);
+        self.broker.set_external_bytes(external_bytes);
+    }
+
+    #[inline]
+    fn poll_output<O: Outbox>(&mut self, now: Now, out: &mut O) -> bool {
+        self.broker.poll_output(now, out)
+    }
+
+    fn has_output(&self) -> bool {
+        self.broker.has_pending_output() || self.admin.has_answers()
+    }
+
+    #[inline]
+    fn is_end_asked(&self) -> bool {
+        self.ending == Ending::Asked
+    }
+
+    #[inline]
+    fn takes_input(&self, socket: Socket) -> bool {
         socket == Socket::Admin || !self.broker.has_pending_output()
     }
 
-    pub(super) fn opened<O: Outbox>(
-        &mut self,
-        conn: ConnId,
-        info: PeerInfo,
-        now: Now,
-        out: &mut O,
-    ) {
+    fn opened<O: Outbox>(&mut self, conn: ConnId, info: PeerInfo, now: Now, out: &mut O) {
         if info.socket != Socket::Admin {
             self.broker.handle_opened(conn, info, now, out);
         }
     }
 
     #[inline]
-    pub(super) fn message<O: Outbox>(
+    fn message<O: Outbox>(
         &mut self,
         conn: ConnId,
         socket: Socket,
@@ -74,7 +160,7 @@ impl Dispatch {
         }
     }
 
-    pub(super) fn too_large<O: Outbox>(
+    fn too_large<O: Outbox>(
         &mut self,
         conn: ConnId,
         socket: Socket,
@@ -87,7 +173,7 @@ impl Dispatch {
         }
     }
 
-    pub(super) fn lost<O: Outbox>(&mut self, conn: ConnId, socket: Socket, now: Now, out: &mut O) {
+    fn lost<O: Outbox>(&mut self, conn: ConnId, socket: Socket, now: Now, out: &mut O) {
         if socket == Socket::Admin {
             out.release(conn);
         } else {
@@ -95,7 +181,7 @@ impl Dispatch {
         }
     }
 
-    pub(super) fn unsent<O: Outbox>(
+    fn unsent<O: Outbox>(
         &mut self,
         conn: ConnId,
         socket: Socket,
@@ -108,31 +194,19 @@ impl Dispatch {
         }
     }
 
-    pub(super) fn closed<O: Outbox>(
-        &mut self,
-        conn: ConnId,
-        socket: Socket,
-        now: Now,
-        out: &mut O,
-    ) {
+    fn closed<O: Outbox>(&mut self, conn: ConnId, socket: Socket, now: Now, out: &mut O) {
         if socket != Socket::Admin {
             self.broker.handle_closed(conn, now, out);
         }
     }
 
-    pub(super) fn writable<O: Outbox>(
-        &mut self,
-        conn: ConnId,
-        socket: Socket,
-        now: Now,
-        out: &mut O,
-    ) {
+    fn writable<O: Outbox>(&mut self, conn: ConnId, socket: Socket, now: Now, out: &mut O) {
         if socket != Socket::Admin {
             self.broker.handle_writable(conn, now, out);
         }
     }
 
-    pub(super) fn order<O: Outbox>(&mut self, order: DispatchOrder, now: Now, out: &mut O) {
+    fn order<O: Outbox>(&mut self, order: DispatchOrder, now: Now, out: &mut O) {
         match order {
             DispatchOrder::Shutdown => self.ask_end(),
             DispatchOrder::ShutdownNow => {
@@ -145,15 +219,7 @@ impl Dispatch {
         }
     }
 
-    fn ask_end(&mut self) {
-        if self.ending == Ending::No {
-            self.ending = Ending::Asked;
-        }
-    }
-
-    /// After input: timers, fan-outs, administrative answers, the steps of an end.
-    /// True if something is still to be sent and waits for room.
-    pub(super) fn after_input<O: Outbox>(&mut self, now: Now, out: &mut O) -> bool {
+    fn after_input<O: Outbox>(&mut self, now: Now, out: &mut O) -> bool {
         self.broker.handle_timeout(now, out);
         let pending = self.broker.poll_output(now, out);
         self.admin.send_answers(out);
@@ -165,8 +231,7 @@ impl Dispatch {
         pending
     }
 
-    /// Listeners are closed: drain.
-    pub(super) fn begin_drain<O: Outbox>(&mut self, now: Now, out: &mut O) {
+    fn begin_drain<O: Outbox>(&mut self, now: Now, out: &mut O) {
         if self.ending == Ending::Asked {
             tracing::info!("draining: no new connections");
             self.broker.begin_shutdown(now, out);

@@ -11,6 +11,7 @@ pub(super) enum InEvent {
     /// The message holds the encoded [`PeerInfo`].
     Opened {
         conn: ConnId,
+        socket: Socket,
         info: Place,
     },
     Message {

@@ -9,6 +9,7 @@ use super::inline::InlineRunner;
 use super::placement::{Placement, pin};
 use super::ringed::{RingOutbox, RingSink};
 use super::spread::Spread;
+use super::turns::{DispatchEnds, IoEnds};
 use crate::addr::Addr;
 use crate::broker::{Broker, Seeds};
 use crate::emqp::first_msgid;
@@ -418,12 +419,14 @@ impl Builder {
             let runner = IoRunner {
                 report: AgentReport::new(&part.name, core),
                 io: part.io,
-                sink: RingSink::new(in_sender, Arc::clone(&bell), &part.name, self.config.ring),
-                receiver: out_receiver,
+                ends: IoEnds {
+                    sink: RingSink::new(in_sender, Arc::clone(&bell), &part.name, self.config.ring),
+                    receiver: out_receiver,
+                    dispatch_bell: Arc::clone(&bell),
+                },
                 clock: self.clock,
                 idle: idle(&self.config, self.placement.may_spin() && !admin),
                 bell: part.bell,
-                dispatch_bell: Arc::clone(&bell),
                 orders: part.orders,
                 published: part.published,
             };
@@ -435,8 +438,7 @@ impl Builder {
         let runner = DispatchRunner {
             report: AgentReport::new(name, core),
             dispatch: Dispatch::new(broker, desk),
-            outbox,
-            inputs,
+            ends: DispatchEnds { outbox, inputs },
             clock: self.clock,
             idle: idle(&self.config, self.placement.may_spin()),
             parker,

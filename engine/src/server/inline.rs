@@ -2,22 +2,22 @@
 
 use super::control::{AgentReport, Bell, DispatchOrder, IoOrder, Orders, Published, Publishing};
 use super::dedicated::{finish_connections, obey};
-use super::dispatch::{Dispatch, Ending};
+use super::dispatch::{Decide, Dispatch, Ending};
 use crate::frames::Message;
 use crate::ids::{ConnId, Now, Socket};
-use crate::io::{InputSink, IoAgent, OutputTable};
+use crate::io::{InputSink, IoAgent, OutputTable, Steps};
 use crate::link::PeerInfo;
 use crate::runtime::clock::Clock;
 use crate::runtime::idle::IdleStrategy;
 use std::sync::Arc;
 use std::time::Duration;
 
-struct InlineSink<'a> {
-    dispatch: &'a mut Dispatch,
+struct InlineSink<'a, D> {
+    dispatch: &'a mut D,
     now: Now,
 }
 
-impl InputSink for InlineSink<'_> {
+impl<D: Decide> InputSink for InlineSink<'_, D> {
     #[inline]
     fn has_room(&mut self, socket: Socket) -> bool {
         self.dispatch.takes_input(socket)
@@ -96,23 +96,20 @@ impl InlineRunner {
             self.io.poll(timeout)?;
             self.bell.awake();
             let now = self.clock.now();
-            let work = self.turn(now);
+            while let Some(order) = self.io_orders.take() {
+                obey(&mut self.io, order, now);
+            }
+            let work = turn(&mut self.io, &mut self.dispatch, &self.orders, now);
             self.report.count_turn(work, false, now.mono_ns);
-            let mut sink = InlineSink {
-                dispatch: &mut self.dispatch,
-                now,
-            };
-            let more = self.io.has_work(&mut sink) || self.dispatch.broker.has_pending_output();
+            let more = has_work(&mut self.io, &mut self.dispatch, &self.orders, now);
             timeout = Some(Duration::ZERO);
             if publishing.due(work, now.mono_ns) {
                 self.publish();
             }
             if self.idle.may_sleep(work || more, now.mono_ns) {
                 self.bell.announce_sleep(false);
-                let asleep = self.orders.is_empty()
-                    && self.io_orders.is_empty()
-                    && !self.dispatch.admin.has_answers();
-                if asleep {
+                let more = has_work(&mut self.io, &mut self.dispatch, &self.orders, now);
+                if self.io_orders.is_empty() && !more {
                     self.report.figures.sleeps += 1;
                     let timer = self.dispatch.broker.poll_timeout();
                     timeout = earliest(
@@ -127,38 +124,46 @@ impl InlineRunner {
         Ok(self.dispatch)
     }
 
-    fn turn(&mut self, now: Now) -> bool {
-        self.dispatch.broker.begin_turn(now);
-        self.dispatch
-            .broker
-            .set_external_bytes(self.io.table.held_bytes());
-        while let Some(order) = self.io_orders.take() {
-            obey(&mut self.io, order, now);
-        }
-        while let Some(order) = self.orders.take() {
-            self.dispatch.order(order, now, &mut self.io.table.outs);
-        }
-        let mut sink = InlineSink {
-            dispatch: &mut self.dispatch,
-            now,
-        };
-        let work = self.io.turn(now.mono_ns, &mut sink);
-        if self.dispatch.ending == Ending::Asked {
-            for socket in Socket::ALL {
-                self.io.stop_listening(socket);
-            }
-            self.dispatch.begin_drain(now, &mut self.io.table.outs);
-        }
-        self.dispatch.after_input(now, &mut self.io.table.outs);
-        let dirty = self.io.table.outs.has_dirty();
-        self.io.flush(now.mono_ns);
-        work > 0 || dirty
-    }
-
     fn publish(&mut self) {
         self.report.take_from(&self.io);
         self.published.set(&self.report);
     }
+}
+
+/// A turn of all agents. True if there was work.
+pub(super) fn turn<A: Steps, D: Decide>(
+    io: &mut A,
+    dispatch: &mut D,
+    orders: &Orders<DispatchOrder>,
+    now: Now,
+) -> bool {
+    dispatch.begin_turn(now, io.table().held_bytes());
+    while let Some(order) = orders.take() {
+        dispatch.order(order, now, &mut io.table().outs);
+    }
+    let mut sink = InlineSink { dispatch, now };
+    let work = io.turn(now.mono_ns, &mut sink);
+    if dispatch.is_end_asked() {
+        for socket in Socket::ALL {
+            io.stop_listening(socket);
+        }
+        dispatch.begin_drain(now, &mut io.table().outs);
+    }
+    dispatch.after_input(now, &mut io.table().outs);
+    let dirty = io.table().outs.has_dirty();
+    io.flush(now.mono_ns);
+    work > 0 || dirty
+}
+
+/// True if a turn would have something to do without a further event: no sleep then.
+pub(super) fn has_work<A: Steps, D: Decide>(
+    io: &mut A,
+    dispatch: &mut D,
+    orders: &Orders<DispatchOrder>,
+    now: Now,
+) -> bool {
+    let more = !orders.is_empty() || dispatch.has_output();
+    more || io.has_work(&mut InlineSink { dispatch, now })
 }
 
 /// Time from `now` to the earliest of `times`; `None` without any.

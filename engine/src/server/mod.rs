@@ -16,10 +16,13 @@ mod inline;
 mod placement;
 mod ringed;
 mod spread;
+mod turns;
 
 pub use config::{ServerConfig, StartError};
 pub use control::AgentReport;
 pub use handle::{ExitReport, Server};
 
+#[cfg(test)]
+mod sim;
 #[cfg(test)]
 mod tests;

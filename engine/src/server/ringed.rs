@@ -106,8 +106,10 @@ impl InputSink for RingSink {
     }
 
     fn opened(&mut self, conn: ConnId, info: PeerInfo, _outs: &mut OutputTable) {
+        let socket = info.socket;
         self.put(&encode_info(&info).view(), |info| InEvent::Opened {
             conn,
+            socket,
             info,
         });
     }
@@ -170,8 +172,8 @@ struct Side {
     sender: BatchSender<OutEvent>,
     bell: Arc<Bell>,
     written: Arc<WrittenTable>,
-    /// Bytes handed over per slot since its connection was opened.
-    handed: Vec<u64>,
+    /// Bytes handed over per slot since its connection, of this generation, was opened.
+    handed: Vec<(u32, u64)>,
 }
 
 impl Side {
@@ -183,7 +185,10 @@ impl Side {
         len: usize,
         put: impl FnOnce(&mut Batch<OutEvent>) -> Place,
     ) {
-        if let Some(handed) = self.handed.get_mut(conn.slot()) {
+        // An administrative answer may be for a connection whose slot has been reused.
+        if let Some((generation, handed)) = self.handed.get_mut(conn.slot())
+            && *generation == conn.generation()
+        {
             *handed += len as u64;
         }
         let batch = self.sender.open_over();
@@ -241,9 +246,9 @@ impl RingOutbox {
     pub(super) fn opened(&mut self, conn: ConnId) {
         let handed = &mut self.sides[conn.agent()].handed;
         if conn.slot() >= handed.len() {
-            handed.resize(conn.slot() + 1, 0);
+            handed.resize(conn.slot() + 1, (0, 0));
         }
-        handed[conn.slot()] = 0;
+        handed[conn.slot()] = (conn.generation(), 0);
     }
 
     /// Sends what has been put in; true if anything was.
@@ -299,7 +304,7 @@ impl Outbox for RingOutbox {
 
     fn pending_bytes(&mut self, conn: ConnId) -> usize {
         let side = &self.sides[conn.agent()];
-        let handed = side.handed.get(conn.slot()).copied().unwrap_or(0);
+        let handed = side.handed.get(conn.slot()).map_or(0, |(_, bytes)| *bytes);
         // Both wrap. A slot in reuse may look as if more had left than was handed over.
         let waiting = handed
             .wrapping_sub(side.written.get(conn.slot()))

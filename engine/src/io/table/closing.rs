@@ -52,7 +52,15 @@ impl<S: Stream> ConnTable<S> {
             self.closing.pop_front();
             match self.phase(id) {
                 Some(Phase::Replaced { .. }) => {
-                    self.end(id.slot(), Counter::ConnectionsClosedReplaced);
+                    if let Some(Some(conn)) = self.conns.get_mut(id.slot())
+                        && conn.stalled
+                    {
+                        // Nothing more is read; what was read is told when there is room.
+                        conn.stream = None;
+                        conn.readable = false;
+                    } else {
+                        self.end(id.slot(), Counter::ConnectionsClosedReplaced);
+                    }
                 }
                 Some(Phase::Flushing { .. } | Phase::Linger { .. }) => {
                     self.end(id.slot(), Counter::ConnectionsClosedShutdown);

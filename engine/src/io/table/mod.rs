@@ -71,6 +71,9 @@ struct Conn<S> {
     queued: bool,
     /// The kernel may have more.
     readable: bool,
+    /// The peer has ended the connection. No further event tells of it, so that a short read does
+    /// not mean that there is nothing more.
+    ended: bool,
     /// `partial` may hold complete messages that found no room.
     stalled: bool,
     /// The last read ended no message: the next one goes straight to `partial`, so that a message
@@ -238,6 +241,7 @@ impl<S: Stream> ConnTable<S> {
             socket,
             queued: false,
             readable: false,
+            ended: false,
             stalled: false,
             dribbling: false,
             pings: 0,
@@ -254,12 +258,14 @@ impl<S: Stream> ConnTable<S> {
         id
     }
 
-    /// The kernel says that `slot` can be read, written, or both.
-    pub fn on_event(&mut self, slot: usize, readable: bool, writable: bool) {
+    /// The kernel says that `slot` can be read, written, or has been ended by its peer, which
+    /// reading finds behind what came before.
+    pub fn on_event(&mut self, slot: usize, readable: bool, writable: bool, ended: bool) {
         let Some(Some(conn)) = self.conns.get_mut(slot) else {
             return;
         };
-        if readable {
+        conn.ended |= ended;
+        if readable || ended {
             conn.readable = true;
             Self::enqueue(&mut self.ready, conn, slot);
         }
@@ -279,12 +285,19 @@ impl<S: Stream> ConnTable<S> {
     pub fn has_work<K: InputSink>(&mut self, sink: &mut K) -> bool {
         self.outs.has_dirty()
             || self.outs.resumed
-            || !(self.outs.closes.is_empty()
-                && self.outs.releases.is_empty()
-                && self.outs.writable.is_empty())
+            || !(self.outs.closes.is_empty() && self.outs.releases.is_empty())
+            || self.next_writable().is_some_and(|s| sink.has_room(s))
             || Socket::ALL
                 .iter()
                 .any(|s| !self.ready[*s as usize].is_empty() && sink.has_room(*s))
+    }
+
+    /// The socket of the connection whose drained output is to be told of next.
+    fn next_writable(&self) -> Option<Socket> {
+        let id = self.outs.writable.first()?;
+        let conn = self.conns.get(id.slot())?.as_ref();
+        // Of a connection that is gone nothing is told.
+        Some(conn.map_or(Socket::Admin, |conn| conn.socket))
     }
 
     /// Time of the earliest deadline, in monotonic nanoseconds.
@@ -373,7 +386,7 @@ impl<S: Stream> ConnTable<S> {
                 self.read(slot, id, sink);
                 if let Some(Some(conn)) = self.conns.get(slot)
                     && matches!(conn.phase, Phase::Replaced { .. })
-                    && !conn.readable
+                    && (!conn.readable || conn.stream.is_none())
                     && !conn.stalled
                 {
                     self.end(slot, Counter::ConnectionsClosedReplaced);

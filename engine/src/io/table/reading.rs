@@ -192,8 +192,9 @@ impl<S: Stream> ConnTable<S> {
                 None
             }
             Ok(n) => {
-                // A short read means drained; the next edge tells of more.
-                conn.readable = n == asked;
+                // A short read means drained; the next edge tells of more, except of an end that
+                // an earlier one told of.
+                conn.readable = n == asked || conn.ended;
                 self.counters.add(Counter::BytesReceived, n as u64);
                 Some(n)
             }
@@ -272,6 +273,8 @@ impl<S: Stream> ConnTable<S> {
                 && let Some(info) = conn.opening.take()
             {
                 sink.opened(id, *info, &mut self.outs);
+                // That may have taken the last room.
+                continue;
             }
             self.scratch.clear();
             let event = conn
