@@ -462,3 +462,71 @@ fn partial_messages_have_a_limit_together() {
     assert_eq!(lost.count() as u64, closed);
     assert_eq!(table.total() as u64, 8 - closed);
 }
+
+#[test]
+fn an_end_that_comes_together_with_data_is_seen_without_another_event() {
+    let (mut table, mut sink) = (table(), Recorder::default());
+    let (id, peer) = open(&mut table, &mut sink, b"w");
+    peer.send(&message(1, 10));
+    peer.wire().end(false);
+    let (readable, writable, ended) = peer.wire().take_edge();
+    table.on_event(id.slot(), readable, writable, ended);
+    while table.has_work(&mut sink) {
+        table.turn(0, &mut sink);
+    }
+    let told = sink.take();
+    assert_eq!(bodies(&told), [message(1, 10).to_frames()]);
+    assert_eq!(told[1..], [Told::Lost(id), Told::Closed(id)]);
+}
+
+#[test]
+fn a_replaced_connection_tells_what_was_read_even_behind_its_deadline() {
+    let (mut table, mut sink) = (table(), Recorder::default());
+    let (id, peer) = open(&mut table, &mut sink, b"w");
+    for n in 0..3 {
+        peer.send(&message(n, 10));
+    }
+    sink.room = 1;
+    step(&mut table, &mut sink, id, 0);
+    table.outs.close(id, CloseReason::Replaced);
+    step(&mut table, &mut sink, id, 0);
+    step(&mut table, &mut sink, id, 10 * NS_PER_SEC);
+    peer.send(&message(9, 10));
+    sink.room = usize::MAX;
+    step(&mut table, &mut sink, id, 10 * NS_PER_SEC);
+    let told = sink.take();
+    let read = [0, 1, 2].map(|n| message(n, 10).to_frames());
+    assert_eq!(bodies(&told), read);
+    assert_eq!(told[3..], [Told::Lost(id), Told::Closed(id)]);
+}
+
+#[test]
+fn drained_output_that_cannot_be_told_is_no_work() {
+    let (mut table, mut sink) = (table(), Recorder::default());
+    let (id, _peer) = open(&mut table, &mut sink, b"w");
+    table.outs.notify_writable(id, 100);
+    sink.room = 0;
+    table.turn(0, &mut sink);
+    assert!(!table.has_work(&mut sink));
+    sink.room = 1;
+    assert!(table.has_work(&mut sink));
+    table.turn(0, &mut sink);
+    assert_eq!(sink.take(), [Told::Writable(id)]);
+}
+
+#[test]
+fn the_first_message_waits_for_room_behind_the_opening() {
+    let (mut table, mut sink) = (table(), Recorder::default());
+    let (mut peer, stream) = FakePeer::new(b"w");
+    let id = table.add(stream, Socket::Backend, None, 0);
+    step(&mut table, &mut sink, id, 0);
+    // Its READY, and the message right behind it.
+    peer.receive();
+    peer.send(&message(1, 10));
+    sink.room = 1;
+    step(&mut table, &mut sink, id, 0);
+    assert!(matches!(sink.take()[..], [Told::Opened(..)]));
+    sink.room = 1;
+    step(&mut table, &mut sink, id, 0);
+    assert_eq!(bodies(&sink.take()), [message(1, 10).to_frames()]);
+}

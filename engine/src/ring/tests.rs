@@ -196,3 +196,30 @@ fn nothing_is_lost_between_sleeping_threads() {
     bell.ring();
     consumer.join().unwrap();
 }
+
+#[test]
+fn a_batch_that_leaves_before_the_flush_is_told_of_by_it() {
+    let (mut sender, mut receiver) = ring::<u32>(RingConfig {
+        batches: 1,
+        batch_events: 1,
+        ..RingConfig::default()
+    });
+    let mut take = || {
+        let mut batch = receiver.take().unwrap();
+        let event = batch.next_event();
+        receiver.put(batch);
+        event
+    };
+    sender.open().unwrap().push(0);
+    assert!(sender.flush());
+    sender.open_over().push(1);
+    assert_eq!(take(), Some(0));
+    // The spare leaves for the batch that has come back, which has to wait for the spare.
+    sender.open_over().push(2);
+    assert!(!sender.can_flush());
+    assert!(sender.flush(), "the receiver may sleep");
+    assert!(!sender.flush());
+    assert_eq!(take(), Some(1));
+    assert!(sender.flush());
+    assert_eq!(take(), Some(2));
+}

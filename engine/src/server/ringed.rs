@@ -346,3 +346,31 @@ pub(super) fn apply(batch: &Batch<OutEvent>, event: OutEvent, outs: &mut OutputT
         OutEvent::PauseInput { socket, paused } => outs.pause_input(socket, paused),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ring::{Doorbell, Wake, ring};
+
+    struct Nobody;
+
+    impl Wake for Nobody {
+        fn wake(&self) {}
+    }
+
+    #[test]
+    fn what_is_sent_to_a_former_user_of_a_slot_does_not_count_for_the_next() {
+        let config = RingConfig::default();
+        let mut outbox = RingOutbox::new(config);
+        let waker: Box<dyn Wake> = Box::new(Nobody);
+        let bell = Arc::new(Doorbell::new(waker));
+        outbox.add_agent("io", ring(config).0, bell, WrittenTable::new(4));
+        let (old, new) = (ConnId::new(0, 2, 1), ConnId::new(0, 2, 2));
+        outbox.opened(old);
+        outbox.opened(new);
+        outbox.send(old, OutClass::Result, &[b"late"]);
+        assert_eq!(outbox.pending_bytes(new), 0);
+        outbox.send(new, OutClass::Result, &[b"in time"]);
+        assert_eq!(outbox.pending_bytes(new), 7);
+    }
+}

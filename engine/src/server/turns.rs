@@ -4,7 +4,7 @@ use super::control::{Bell, DispatchOrder, Orders};
 use super::dispatch::Decide;
 use super::events::{InEvent, OutEvent, decode_info};
 use super::ringed::{RingOutbox, RingSink, apply};
-use crate::ids::{Now, Socket};
+use crate::ids::Now;
 use crate::io::Steps;
 use crate::link::Outbox;
 use crate::ring::{Batch, BatchReceiver};

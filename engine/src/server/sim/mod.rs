@@ -9,11 +9,13 @@
 //!
 //! `EMQ_SIM_SEEDS` = number of seeds; `EMQ_SIM_SEED` = run this one alone, and tell.
 
+mod checks;
 mod peers;
+mod thread;
 mod witness;
 
 use super::admin::{AdminDesk, Facts, Renderer};
-use super::control::{Bell, DispatchOrder, Orders};
+use super::control::{DispatchOrder, Orders};
 use super::dispatch::{Dispatch, Ending};
 use super::inline;
 use super::ringed::{RingOutbox, RingSink};
@@ -23,14 +25,12 @@ use crate::emqp::first_msgid;
 use crate::ids::{NS_PER_MS, Now, Socket};
 use crate::io::fake::{FakePeer, FakeStream, table_config};
 use crate::io::{ConnTable, OutputConfig, OutputTable, WrittenTable};
-use crate::link::{CloseReason, OutClass, Outbox};
-use crate::metrics::Counter;
-use crate::ring::{Doorbell, RingConfig, Wake, ring};
+use crate::ring::{RingConfig, ring};
 use peers::Link;
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
+use thread::{State, Thread};
 use witness::Witness;
 
 /// Random steps before everything is let run.
@@ -66,71 +66,6 @@ impl Rng {
 /// A message in short.
 pub(super) fn digest(wire: &[u8]) -> u64 {
     BuildHasherDefault::<DefaultHasher>::default().hash_one(wire)
-}
-
-/// A sleeper's alarm.
-#[derive(Debug, Default)]
-struct Alarm(AtomicBool);
-
-struct AlarmWaker(Arc<Alarm>);
-
-impl Wake for AlarmWaker {
-    fn wake(&self) {
-        self.0.0.store(true, Ordering::Relaxed);
-    }
-}
-
-fn alarm() -> (Arc<Alarm>, Arc<Bell>) {
-    let alarm = Arc::new(Alarm::default());
-    let waker: Box<dyn Wake> = Box::new(AlarmWaker(Arc::clone(&alarm)));
-    (alarm, Arc::new(Doorbell::new(waker)))
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
-    Awake,
-    /// The sleep is announced; the last look is still to come.
-    Announced,
-    Asleep {
-        until_ns: Option<u64>,
-    },
-}
-
-/// A thread of production: its bell and whether it sleeps.
-struct Thread {
-    alarm: Arc<Alarm>,
-    bell: Arc<Bell>,
-    state: State,
-}
-
-impl Thread {
-    fn new() -> Thread {
-        let (alarm, bell) = alarm();
-        Thread {
-            alarm,
-            bell,
-            state: State::Awake,
-        }
-    }
-
-    fn is_runnable(&self, now_ns: u64) -> bool {
-        match self.state {
-            State::Awake | State::Announced => true,
-            State::Asleep { until_ns } => {
-                self.alarm.0.load(Ordering::Relaxed) || until_ns.is_some_and(|at| at <= now_ns)
-            }
-        }
-    }
-
-    fn awake(&mut self) {
-        self.alarm.0.store(false, Ordering::Relaxed);
-        self.bell.awake();
-    }
-
-    fn fall_asleep(&mut self) {
-        self.bell.announce_sleep();
-        self.state = State::Announced;
-    }
 }
 
 struct Io {
@@ -249,8 +184,6 @@ impl World {
         }
     }
 
-    // --- threads -------------------------------------------------------------------------------
-
     fn threads(&self) -> usize {
         self.ios.len() + usize::from(self.apart.is_some())
     }
@@ -320,7 +253,8 @@ impl World {
             };
             if work || !more {
                 if !work {
-                    io.thread.fall_asleep();
+                    let for_room = io.ends.as_ref().is_some_and(|e| e.sink.wants_room());
+                    io.thread.fall_asleep(for_room);
                 }
                 break;
             }
@@ -351,15 +285,13 @@ impl World {
             let more = ends.has_work(witness, &self.orders);
             if work || !more {
                 if !work {
-                    apart.thread.fall_asleep();
+                    apart.thread.fall_asleep(ends.outbox.wants_room());
                 }
                 break;
             }
             assert!(!idle_before, "the dispatch looks for work it cannot do");
         }
     }
-
-    // --- peers ---------------------------------------------------------------------------------
 
     fn connect(&mut self) {
         if self.links.iter().filter(|l| l.is_alive()).count() >= LINKS_MAX {
@@ -483,136 +415,6 @@ impl World {
             }
         }
         panic!("no rest");
-    }
-
-    // --- checks --------------------------------------------------------------------------------
-
-    fn check_rest(&mut self) {
-        assert!(!self.witness.dispatch.broker.has_pending_output());
-        assert!(!self.renderer.has_work() && !self.witness.dispatch.admin.has_answers());
-        for link in &self.links {
-            self.check_input(link);
-        }
-        if let Some(apart) = &mut self.apart {
-            let outbox = &mut apart.ends.outbox;
-            assert_eq!(outbox.bytes_under_way(), 0, "bytes in rings");
-            assert!(!outbox.needs_flush() && outbox.has_room());
-            assert!(apart.ends.inputs.iter().all(|(r, _)| r.is_empty()));
-            for link in self.links.iter().filter(|l| l.is_alive()) {
-                let pending = outbox.pending_bytes(link.conn);
-                assert_eq!(
-                    pending, 0,
-                    "{}: bytes handed over and not written",
-                    link.conn
-                );
-            }
-        }
-        for io in &mut self.ios {
-            assert_eq!(io.table.outs.total_pending_bytes(), 0, "output");
-            assert_eq!(io.table.partial_bytes(), 0, "partial messages");
-            if let Some(ends) = &io.ends {
-                assert_eq!(ends.sink.bytes_under_way(), 0, "bytes in rings");
-                assert!(ends.receiver.is_empty());
-            }
-        }
-        self.check_output();
-    }
-
-    /// What was read has been told, and what has arrived has been read.
-    fn check_input(&self, link: &Link) {
-        let Some(seen) = self.witness.log.conns.get(&link.conn) else {
-            assert!(link.sent.is_empty() || link.ended, "{}", link.conn);
-            return;
-        };
-        let (arrived, read) = {
-            let wire = link.peer.wire();
-            (wire.arrived_total, wire.read_total)
-        };
-        let must = match seen.close {
-            None => arrived,
-            Some(CloseReason::Replaced) => read,
-            Some(_) => 0,
-        };
-        let told = seen.told.len();
-        assert!(
-            told <= link.sent.len(),
-            "{}: more told than sent",
-            link.conn
-        );
-        let sent: Vec<_> = link.sent[..told]
-            .iter()
-            .map(|(_, digest)| *digest)
-            .collect();
-        assert_eq!(seen.told, sent, "{}: messages in order", link.conn);
-        let whole = link.sent.iter().filter(|(end, _)| *end <= must).count();
-        assert!(
-            told >= whole,
-            "{} ({}): {told} messages told of {whole} that came",
-            link.conn,
-            link.routing_id
-        );
-        assert!(
-            !link.ended || seen.lost,
-            "{}: its end was not seen",
-            link.conn
-        );
-        assert!(
-            !seen.lost || seen.closed,
-            "{}: its end is not over",
-            link.conn
-        );
-    }
-
-    /// What was put out has arrived, came back, or is counted.
-    fn check_output(&self) {
-        let (mut arrived, mut returned, mut missing) = (0, 0, 0);
-        for (conn, seen) in &self.witness.log.conns {
-            let link = self.links.iter().find(|l| l.conn == *conn).unwrap();
-            let back = seen.unsent.iter().rev();
-            let mut found = link.received.iter().chain(back).peekable();
-            for (class, digest) in &seen.put_out {
-                if found.next_if(|next| *next == digest).is_none() {
-                    missing += 1;
-                    assert_ne!(*class, OutClass::Work, "{conn}: a job is missing");
-                }
-            }
-            assert!(found.next().is_none(), "{conn}: output out of order");
-            arrived += link.received.len();
-            returned += seen.unsent.len();
-        }
-        let count = |counter| -> u64 {
-            let ios = self.ios.iter();
-            ios.map(|io| io.table.counters().get(counter)).sum()
-        };
-        let dropped = [
-            Counter::NoticesDropped,
-            Counter::ResultsDropped,
-            Counter::OutputToGone,
-        ];
-        let dropped: u64 = dropped.into_iter().map(count).sum();
-        assert_eq!(
-            missing, dropped,
-            "output missing and output counted as dropped"
-        );
-        let sent = count(Counter::MessagesSent);
-        assert_eq!(sent, (arrived + returned) as u64, "messages sent");
-        let told = self.witness.log.conns.values().map(|s| s.told.len() as u64);
-        assert_eq!(
-            count(Counter::MessagesReceived),
-            told.sum::<u64>(),
-            "messages"
-        );
-        let figures = self.witness.dispatch.broker.figures();
-        let answered = [
-            Counter::RequestsAccepted,
-            Counter::RejectedMalformed,
-            Counter::RejectedQueueFull,
-            Counter::RejectedDraining,
-        ];
-        let answered: u64 = answered.map(|c| figures.counters.get(c)).iter().sum();
-        assert_eq!(self.witness.log.requests, answered, "REQUESTs");
-        let jobs = figures.counters.get(Counter::JobsHandedOut);
-        assert_eq!(self.witness.log.jobs_put_out, jobs, "jobs handed out");
     }
 
     fn run(mut self) {
