@@ -108,5 +108,7 @@ pub fn our_binary(name: &str) -> PathBuf {
         );
         dir.to_owned()
     });
-    dir.join(name)
+    let program = dir.join(name);
+    assert!(program.exists(), "{} is missing", program.display());
+    program
 }

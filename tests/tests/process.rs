@@ -1,7 +1,8 @@
 //! The process `emq-router`: signals, drain, reload, a stopped process, a blocked log.
 
 use eventmq_tests::dealer::{Dealer, show};
-use eventmq_tests::process::Process;
+use eventmq_tests::process::{Process, wait_for_port};
+use eventmq_tests::raw::RawDealer;
 use eventmq_tests::router::{Addresses, Router, Start, Target};
 use eventmq_tests::{PATIENCE, eventually, in_both_threadings};
 use nix::sys::signal::Signal;
@@ -217,6 +218,15 @@ fn a_second_signal_ends_at_once(target: Target) {
     );
 }
 
+/// Ends a load, also when the test beside it panics.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// Jobs go round and round until `stop`; gives how many. One client, one worker.
 fn load(router: &Addresses, stop: &AtomicBool, done: &AtomicUsize) {
     let context = Context::new();
@@ -250,12 +260,6 @@ fn under_load(router: &mut Router, test: impl FnOnce(&mut Router)) {
     let (stop, done) = (AtomicBool::new(false), AtomicUsize::new(0));
     std::thread::scope(|scope| {
         let load = scope.spawn(|| load(&addresses, &stop, &done));
-        struct Stop<'a>(&'a AtomicBool);
-        impl Drop for Stop<'_> {
-            fn drop(&mut self) {
-                self.0.store(true, Ordering::Relaxed);
-            }
-        }
         let guard = Stop(&stop);
         test(router);
         let before = done.load(Ordering::Relaxed);
@@ -480,24 +484,31 @@ fn a_log_that_nobody_reads(target: Target) {
         .stdout(Stdio::null())
         .stderr(Stdio::piped());
     let mut process = Process::adopt("emq-router", command.spawn().expect("starts"));
-    let context = Context::new();
+    for address in [&addresses.frontend, &addresses.backend] {
+        let port = address
+            .rsplit(':')
+            .next()
+            .and_then(|p| p.parse().ok())
+            .expect("a port");
+        assert!(wait_for_port(port, PATIENCE), "nobody listens at {address}");
+    }
     let (stop, done) = (AtomicBool::new(false), AtomicUsize::new(0));
     std::thread::scope(|scope| {
         let load = scope.spawn(|| load(&addresses, &stop, &done));
+        let guard = Stop(&stop);
         // Reasons to log: connections, malformed messages, workers that nobody knows.
         for n in 0..3_000 {
-            let id = format!("noise-{n}");
             let address = if n % 2 == 0 {
                 &addresses.frontend
             } else {
                 &addresses.backend
             };
-            let peer = Dealer::connect(&context, address, Some(id.as_bytes()));
-            peer.send(&["INFORM", "i", "nonsense", "worker"]);
-            peer.send(&["READY", "r"]);
-            if n % 100 == 0 {
-                std::thread::sleep(Duration::from_millis(5));
-            }
+            let id = format!("noise-{n}");
+            let mut peer = RawDealer::connect(Router::tcp(address), &[("Identity", id.as_bytes())])
+                .expect("connects");
+            peer.send(&["INFORM", "i", "nonsense", "worker"])
+                .expect("sends");
+            peer.send(&["READY", "r"]).expect("sends");
         }
         let before = done.load(Ordering::Relaxed);
         eventually("jobs go on", PATIENCE, || {
@@ -508,7 +519,7 @@ fn a_log_that_nobody_reads(target: Target) {
                 Err(now.to_string())
             }
         });
-        stop.store(true, Ordering::Relaxed);
+        drop(guard);
         load.join().expect("the load misses nothing");
     });
     assert!(process.ended().is_none());
