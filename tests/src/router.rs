@@ -331,6 +331,22 @@ impl Router {
         find_number(&answer, name).unwrap_or(0)
     }
 
+    /// Waits until a counter of COUNTERS is at least `count`: agents publish theirs from time to
+    /// time, not with each step.
+    ///
+    /// # Panics
+    ///
+    /// If it does not get there.
+    #[track_caller]
+    pub fn wait_for_counter(&mut self, name: &str, count: u64) {
+        crate::eventually(&format!("{name} is {count}"), PATIENCE, || {
+            match self.counter(name) {
+                got if got >= count => Ok(()),
+                got => Err(got.to_string()),
+            }
+        });
+    }
+
     fn wait_until_up(&mut self) -> Result<(), String> {
         let context = Context::new();
         let probe = Dealer::connect(&context, &self.addresses.admin, Some(b"startup-probe"));

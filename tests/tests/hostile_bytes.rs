@@ -72,6 +72,15 @@ impl Good {
     }
 }
 
+/// A broker that does not mind that the good worker says nothing while it is not asked.
+fn start(target: Target, env: &[(&str, &str)]) -> Router {
+    let start = Start::new(target).env("EVENTMQ_HEARTBEAT_TIMEOUT", "600");
+    let start = env
+        .iter()
+        .fold(start, |start, (name, value)| start.env(name, value));
+    start.start().expect("ours is never missing")
+}
+
 /// Three TCP addresses: every attack goes to each of them.
 fn doors(router: &Router) -> [String; 3] {
     let addresses = router.addresses();
@@ -118,7 +127,7 @@ fn memory_comes_back(router: &mut Router, before: u64) {
 }
 
 fn greetings_cut_at_every_byte(target: Target) {
-    let mut router = Router::ours(target);
+    let mut router = start(target, &[]);
     let mut good = Good::new(&router);
     let greeting = raw::greeting();
     for door in doors(&router) {
@@ -142,12 +151,13 @@ fn greetings_cut_at_every_byte(target: Target) {
         }
         good.works();
     }
-    assert!(router.counter("closed_greeting") > 0);
-    assert!(router.counter("closed_mechanism") > 0);
+    // A first byte that is not FF is how ZMTP 1 begins.
+    router.wait_for_counter("closed_old_zmtp", 1);
+    router.wait_for_counter("closed_mechanism", 1);
 }
 
 fn handshakes_cut_at_every_byte(target: Target) {
-    let mut router = Router::ours(target);
+    let mut router = start(target, &[]);
     let mut good = Good::new(&router);
     let mut bytes = raw::greeting().to_vec();
     bytes.extend(raw::ready_command(&[
@@ -173,7 +183,7 @@ fn handshakes_cut_at_every_byte(target: Target) {
 }
 
 fn lengths_that_lie(target: Target) {
-    let mut router = Router::ours(target);
+    let mut router = start(target, &[]);
     let mut good = Good::new(&router);
     let before = router.process().resident_bytes();
     for door in doors(&router) {
@@ -213,7 +223,7 @@ fn lengths_that_lie(target: Target) {
 }
 
 fn metadata_that_lies(target: Target) {
-    let router = Router::ours(target);
+    let router = start(target, &[]);
     let mut good = Good::new(&router);
     let property = |name_length: u8, name: &[u8], length: u32, value: &[u8]| {
         let mut body = b"\x05READY".to_vec();
@@ -284,10 +294,7 @@ fn five_thousand_idle_connections(target: Target) {
         );
         return;
     }
-    let mut router = Start::new(target)
-        .env("EVENTMQ_HANDSHAKE_TIMEOUT", "3")
-        .start()
-        .expect("ours");
+    let mut router = start(target, &[("EVENTMQ_HANDSHAKE_TIMEOUT", "3")]);
     let mut good = Good::new(&router);
     let before = router.process().resident_bytes();
     let files = router.process().open_files();
@@ -321,7 +328,7 @@ fn five_thousand_idle_connections(target: Target) {
             Err(format!("{files}, then {now}"))
         }
     });
-    assert!(router.counter("closed_handshake_timeout") >= CONNECTIONS as u64 - 10);
+    router.wait_for_counter("closed_handshake_timeout", CONNECTIONS as u64 - 10);
     memory_comes_back(&mut router, before);
 }
 
@@ -346,7 +353,7 @@ impl Random {
 }
 
 fn ten_thousand_connects_with_random_bytes(target: Target) {
-    let mut router = Router::ours(target);
+    let mut router = start(target, &[]);
     let mut good = Good::new(&router);
     let doors = doors(&router);
     let before = router.process().resident_bytes();
@@ -376,7 +383,7 @@ fn ten_thousand_connects_with_random_bytes(target: Target) {
 }
 
 fn a_million_frames_in_one_message(target: Target) {
-    let mut router = Router::ours(target);
+    let mut router = start(target, &[]);
     let mut good = Good::new(&router);
     let before = router.process().resident_bytes();
     for (n, door) in doors(&router)[..2].iter().enumerate() {
@@ -415,7 +422,7 @@ fn a_million_frames_in_one_message(target: Target) {
 
 /// Every command with random frames on every socket, many thousand times.
 fn commands_of_every_wrong_shape(target: Target) {
-    let mut router = Router::ours(target);
+    let mut router = start(target, &[]);
     let mut good = Good::new(&router);
     let before = router.process().resident_bytes();
     let commands: &[&[u8]] = &[
@@ -522,13 +529,10 @@ fn commands_of_every_wrong_shape(target: Target) {
     assert!(router.process().resident_bytes() < limit);
 }
 
-/// Fifty connections stop in the middle of a large message: what they sent is held, bounded, and
-/// given back when they go.
+/// Connections stop in the middle of a large message: what they sent is held, bounded, and
+/// given back when they go. The largest are ended when all together are too much.
 fn half_messages_that_stall(target: Target) {
-    let mut router = Start::new(target)
-        .env("EVENTMQ_MAX_MEMORY", "256M")
-        .start()
-        .expect("ours");
+    let mut router = start(target, &[("EVENTMQ_MAX_MEMORY", "256M")]);
     let mut good = Good::new(&router);
     let before = router.process().resident_bytes();
     let door = Router::tcp(&router.addresses().frontend).to_owned();
@@ -538,42 +542,41 @@ fn half_messages_that_stall(target: Target) {
     head.truncate(head.len() - 2);
     head.push(2);
     head.extend_from_slice(&(20_u64 << 20).to_be_bytes());
-    let mut stalled = Vec::new();
-    let mut ended = 0;
-    for _ in 0..50 {
-        let mut peer = RawDealer::connect(&door, &[]).expect("connects");
-        peer.stream()
-            .set_write_timeout(Some(Duration::from_millis(500)))
-            .expect("a time-out");
-        if peer
-            .stream()
-            .write_all(&head)
-            .and_then(|()| peer.stream().write_all(&half))
-            .is_err()
-        {
-            ended += 1;
+    let mut settled = Vec::new();
+    for round in 0..3 {
+        let mut stalled = Vec::new();
+        for _ in 0..30 {
+            let mut peer = RawDealer::connect(&door, &[]).expect("connects");
+            peer.stream()
+                .set_write_timeout(Some(Duration::from_millis(500)))
+                .expect("a time-out");
+            // Cut short when it is ended for the memory it takes.
+            let _ = peer
+                .stream()
+                .write_all(&head)
+                .and_then(|()| peer.stream().write_all(&half));
+            stalled.push(peer);
+            good.works();
         }
-        stalled.push(peer);
+        drop(stalled);
         good.works();
+        // The allocator keeps some of it, but not more with each round.
+        memory_comes_back(&mut router, before + (48 << 20));
+        settled.push(router.process().resident_bytes() >> 20);
+        let most = router.process().resident_bytes_max();
+        // A quarter of the limit, what is on its way in buffers, and the broker itself.
+        assert!(
+            most < before + (128 << 20),
+            "round {round}: {} MiB for half messages",
+            most >> 20
+        );
     }
-    let most = router.process().resident_bytes_max();
-    eprintln!(
-        "{}: {} MiB at most, {ended} cut short",
-        target.name(),
-        most >> 20
-    );
-    assert!(
-        most < (256 << 20) + before,
-        "{} MiB for half messages",
-        most >> 20
-    );
-    drop(stalled);
-    good.works();
-    memory_comes_back(&mut router, before);
+    eprintln!("{}: settled at {settled:?} MiB", target.name());
+    router.wait_for_counter("closed_partial_memory", 1);
 }
 
 fn one_byte_at_a_time(target: Target) {
-    let router = Router::ours(target);
+    let router = start(target, &[]);
     let mut good = Good::new(&router);
     let door = Router::tcp(&router.addresses().frontend).to_owned();
     let mut peer = RawDealer::connect(&door, &[("Identity", b"slow")]).expect("connects");

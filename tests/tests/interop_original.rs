@@ -243,7 +243,7 @@ fn cli_shows_and_shuts_down(target: Target) {
     for part in [
         "inflight_messages_by_queue",
         "'available_slots': 4",
-        "[[10, 'default']]",
+        "'connected_queues': {'default': [[10,",
         "connected_schedulers",
     ] {
         assert!(
