@@ -22,13 +22,22 @@ impl Broker {
     #[inline]
     pub(super) fn choose_worker(&mut self, queue: u32) -> Option<(u32, u32)> {
         let queue = &mut self.queues.slab[queue];
+        if queue.parked > 0 {
+            queue.unpark_available(&self.profiles.slab);
+        }
         loop {
             let (key, slot) = queue.candidates.peek()?;
             let member = queue.members[slot as usize];
             let worker = &mut self.workers.slab[member.worker];
             if !worker.available() {
                 queue.candidates.pop();
-                worker.missing.push(member.index);
+                let profile = &mut self.profiles.slab[worker.profile];
+                if profile.parks {
+                    profile.set_available(worker.seat, false);
+                    queue.park(worker.profile, worker.seat, slot);
+                } else {
+                    worker.missing.push(member.index);
+                }
             } else if key.1 != member.stamp {
                 queue.candidates.raise_top((member.rank, member.stamp));
             } else {
@@ -71,11 +80,11 @@ impl Broker {
     /// The oldest job of `queue` is now `head`, older than before: profiles must know.
     fn head_lowered(&mut self, queue: u32, head: u64) {
         let profiles = &mut self.profiles.slab;
-        for (profile, place) in &self.queues.slab[queue].profiles {
-            let profile = &mut profiles[*profile];
-            let key = (profile.key[*place as usize].0, head);
-            if profile.waiting.key(*place).is_none_or(|known| known > key) {
-                profile.waiting.set(*place, key);
+        for group in &self.queues.slab[queue].groups {
+            let (profile, place) = (&mut profiles[group.profile], group.place);
+            let key = (profile.key[place as usize].0, head);
+            if profile.waiting.key(place).is_none_or(|known| known > key) {
+                profile.waiting.set(place, key);
             }
         }
     }
@@ -227,6 +236,11 @@ impl Broker {
     #[inline]
     pub(super) fn restore_candidate(&mut self, worker: u32) {
         let worker = &mut self.workers.slab[worker];
+        let profile = &mut self.profiles.slab[worker.profile];
+        if profile.parks {
+            profile.set_available(worker.seat, true);
+            return;
+        }
         while let Some(place) = worker.missing.pop() {
             let (queue, slot) = worker.members[place as usize];
             let queue = &mut self.queues.slab[queue];

@@ -148,7 +148,13 @@ impl Broker {
                 let member = entry.members[*slot as usize];
                 assert_eq!((member.worker, member.index), (ix, place as u32));
                 assert_eq!((member.rank, *queue), key[place], "member and profile");
-                let absent = missing.binary_search(&(place as u32)).is_ok();
+                let parks = self.profiles.slab[worker.profile].parks;
+                let parked = entry.is_parked(worker.profile, worker.seat);
+                let absent = if parks {
+                    parked
+                } else {
+                    missing.binary_search(&(place as u32)).is_ok()
+                };
                 match entry.candidates.key(*slot) {
                     None => assert!(absent, "a worker is neither candidate nor missing"),
                     Some((rank, stamp)) => {
@@ -179,6 +185,11 @@ impl Broker {
                 .filter(|member| member.worker != NONE)
                 .count();
             assert_eq!(members, queue.workers as usize, "workers of a queue");
+            assert_eq!(
+                queue.count_parked(),
+                queue.parked,
+                "parked workers of a queue"
+            );
             let flight = self.jobs.check_list(queue.flight, true);
             assert_eq!(
                 flight.len() as u64,
@@ -243,6 +254,11 @@ impl Broker {
             .filter(|(_, worker)| worker.available())
         {
             assert!(worker.missing.is_empty(), "a free worker is no candidate");
+            let profile = &self.profiles.slab[worker.profile];
+            assert!(
+                !profile.parks || profile.is_available(worker.seat),
+                "a free worker is parked"
+            );
             for (queue, _) in &worker.members {
                 assert_eq!(
                     self.head_for_workers(*queue),

@@ -47,6 +47,21 @@ pub(super) struct Member {
     pub(super) stamp: u64,
 }
 
+/// A profile that contains a queue, as the queue sees it.
+///
+/// Workers of long lists that are met without a free slot are parked here instead of being put
+/// back by their next READY, which would cost as much as their list is long: the queue looks
+/// itself which of them have become available, 64 at a time.
+#[derive(Debug)]
+pub(super) struct Group {
+    pub(super) profile: u32,
+    /// The place of the queue in the profile's list.
+    pub(super) place: u32,
+    /// By seat in the profile: parked, and the place among the queue's members.
+    parked: Vec<u64>,
+    slots: Vec<u32>,
+}
+
 #[derive(Debug)]
 pub(super) struct Queue {
     pub(super) name: Box<[u8]>,
@@ -77,8 +92,10 @@ pub(super) struct Queue {
     pub(super) processed: u64,
     /// Its latency entry, once it has one.
     pub(super) latency: u32,
-    /// The profiles that contain it, and its place in each.
-    pub(super) profiles: Vec<(u32, u32)>,
+    /// The profiles that contain it.
+    pub(super) groups: Vec<Group>,
+    /// Members that are parked, in all groups together.
+    pub(super) parked: u32,
     /// A hand-out of jobs that came back is due.
     pub(super) pump_due: bool,
 }
@@ -102,7 +119,8 @@ impl Queue {
             accepted_sum_ns: 0,
             processed: 0,
             latency: NONE,
-            profiles: Vec::new(),
+            groups: Vec::new(),
+            parked: 0,
             pump_due: false,
         }
     }
@@ -149,6 +167,76 @@ impl Queue {
         self.members[slot as usize].worker = NONE;
         self.free_members.push(slot);
         self.workers -= 1;
+    }
+}
+
+impl Queue {
+    fn group_mut(&mut self, profile: u32) -> &mut Group {
+        let group = self
+            .groups
+            .iter_mut()
+            .find(|group| group.profile == profile);
+        group.expect("a queue knows the profiles of its members")
+    }
+
+    /// Notes that the worker on this seat of a profile is no candidate.
+    pub(super) fn park(&mut self, profile: u32, seat: u32, slot: u32) {
+        let group = self.group_mut(profile);
+        let (word, seat) = (seat as usize / 64, seat as usize);
+        if group.slots.len() <= seat {
+            group.slots.resize(seat + 1, NONE);
+            group.parked.resize(word + 1, 0);
+        }
+        debug_assert_eq!(group.parked[word] >> (seat % 64) & 1, 0, "parked twice");
+        group.slots[seat] = slot;
+        group.parked[word] |= 1 << (seat % 64);
+        self.parked += 1;
+    }
+
+    /// Forgets a parked worker. False if it is not parked.
+    pub(super) fn unpark(&mut self, profile: u32, seat: u32) -> bool {
+        let group = self.group_mut(profile);
+        let (word, bit) = (seat as usize / 64, 1 << (seat % 64));
+        let found = group
+            .parked
+            .get(word)
+            .is_some_and(|parked| parked & bit != 0);
+        if found {
+            group.parked[word] &= !bit;
+            self.parked -= 1;
+        }
+        found
+    }
+
+    /// Makes the parked workers candidates that have become available.
+    pub(super) fn unpark_available(&mut self, profiles: &Slab<Profile>) {
+        for group in &mut self.groups {
+            let available = &profiles[group.profile].available;
+            for (word, (parked, available)) in group.parked.iter_mut().zip(available).enumerate() {
+                let mut found = *parked & available;
+                *parked &= !found;
+                while found != 0 {
+                    let seat = word * 64 + found.trailing_zeros() as usize;
+                    found &= found - 1;
+                    let slot = group.slots[seat];
+                    let member = &self.members[slot as usize];
+                    self.candidates.set(slot, (member.rank, member.stamp));
+                    self.parked -= 1;
+                }
+            }
+        }
+    }
+
+    /// Parked members, counted one by one.
+    pub(super) fn count_parked(&self) -> u32 {
+        let words = self.groups.iter().flat_map(|group| &group.parked);
+        words.map(|word| word.count_ones()).sum()
+    }
+
+    pub(super) fn is_parked(&self, profile: u32, seat: u32) -> bool {
+        let group = self.groups.iter().find(|group| group.profile == profile);
+        let word = group.and_then(|group| group.parked.get(seat as usize / 64));
+        word.is_some_and(|word| word >> (seat % 64) & 1 == 1)
     }
 }
 
@@ -227,6 +315,45 @@ pub(super) struct Profile {
     /// Places of queues that may have waiting jobs, by (rank, oldest job). A key may be too
     /// small and a queue may be empty: both are put right when met at the top.
     pub(super) waiting: IndexedHeap<(u64, u64)>,
+    /// Its workers are parked by the queues (see [`Group`]).
+    pub(super) parks: bool,
+    /// By seat: the worker may be available. Cleared when it is met and is not.
+    pub(super) available: Vec<u64>,
+    free_seats: Vec<u32>,
+    seats: u32,
+}
+
+/// From this many queues on, workers are parked.
+const PARK_QUEUES_MIN: usize = 16;
+
+impl Profile {
+    /// A number for one of its workers.
+    pub(super) fn take_seat(&mut self) -> u32 {
+        self.free_seats.pop().unwrap_or_else(|| {
+            self.seats += 1;
+            self.available.resize((self.seats as usize).div_ceil(64), 0);
+            self.seats - 1
+        })
+    }
+
+    pub(super) fn give_seat(&mut self, seat: u32) {
+        self.set_available(seat, false);
+        self.free_seats.push(seat);
+    }
+
+    #[inline]
+    pub(super) fn set_available(&mut self, seat: u32, available: bool) {
+        let (word, bit) = (seat as usize / 64, 1 << (seat % 64));
+        if available {
+            self.available[word] |= bit;
+        } else {
+            self.available[word] &= !bit;
+        }
+    }
+
+    pub(super) fn is_available(&self, seat: u32) -> bool {
+        self.available[seat as usize / 64] >> (seat % 64) & 1 == 1
+    }
 }
 
 /// All profiles in use.
@@ -267,10 +394,19 @@ impl Profiles {
             key: key.clone(),
             refs: 1,
             waiting,
+            parks: key.len() >= PARK_QUEUES_MIN,
+            available: Vec::new(),
+            free_seats: Vec::new(),
+            seats: 0,
         };
         let ix = self.slab.insert(profile);
         for (place, (_, queue)) in key.iter().enumerate() {
-            queues.slab[*queue].profiles.push((ix, place as u32));
+            queues.slab[*queue].groups.push(Group {
+                profile: ix,
+                place: place as u32,
+                parked: Vec::new(),
+                slots: Vec::new(),
+            });
         }
         self.by_key.insert(key, ix);
         ix
@@ -287,8 +423,8 @@ impl Profiles {
         self.by_key.remove(&profile.key);
         for (_, queue) in &profile.key {
             queues.slab[*queue]
-                .profiles
-                .retain(|(other, _)| *other != ix);
+                .groups
+                .retain(|group| group.profile != ix);
         }
     }
 }

@@ -348,7 +348,7 @@ impl Broker {
         if entry.workers > 0 || queue == super::queues::DEFAULT_QUEUE {
             return;
         }
-        let unused = entry.waiting() == 0 && entry.in_flight == 0 && entry.profiles.is_empty();
+        let unused = entry.waiting() == 0 && entry.in_flight == 0 && entry.groups.is_empty();
         let until_ns = entry.served_until_ns.max(entry.emptied_ns + grace_ns);
         if unused && now.mono_ns >= until_ns {
             return self.queues.forget(queue);

@@ -46,6 +46,8 @@ pub(super) struct Worker {
     /// Tells timers apart that were armed for an earlier worker at this index.
     pub(super) tag: u32,
     pub(super) profile: u32,
+    /// Its number among the workers with that profile.
+    pub(super) seat: u32,
     /// Where its output goes, unless it is in grace.
     pub(super) conn: ConnId,
     pub(super) blocked: u8,
@@ -314,6 +316,8 @@ impl Broker {
             .map_or(slots_max, |slots| slots.min(slots_max));
         entry.instance = capabilities.instance;
         entry.silence_ns = silence_ns;
+        let seat = self.profiles.slab[profile].take_seat();
+        self.workers.slab[worker].seat = seat;
         for place in 0..self.profiles.slab[profile].key.len() as u32 {
             let (rank, queue) = self.profiles.slab[profile].key[place as usize];
             self.stamp += 1;
@@ -326,7 +330,11 @@ impl Broker {
             let slot = self.queues.slab[queue].join(member);
             let entry = &mut self.workers.slab[worker];
             entry.members.push((queue, slot));
-            entry.missing.push(place);
+            if self.profiles.slab[profile].parks {
+                self.queues.slab[queue].park(profile, seat, slot);
+            } else {
+                entry.missing.push(place);
+            }
         }
         worker
     }
@@ -340,6 +348,7 @@ impl Broker {
             id_hash,
             tag,
             profile,
+            seat: 0,
             conn: conn.unwrap_or(ConnId::new(0, 0, 0)),
             // Its message was read before its connection was lost: the loss is still to come.
             blocked: if conn.is_none() { blocked::GRACE } else { 0 },
@@ -501,10 +510,13 @@ impl Broker {
         let profile = std::mem::replace(&mut entry.profile, NONE);
         let members = std::mem::take(&mut entry.members);
         entry.missing.clear();
+        let seat = entry.seat;
         for (queue, slot) in members {
+            self.queues.slab[queue].unpark(profile, seat);
             self.queues.slab[queue].leave(slot);
             self.queue_left(queue, now);
         }
+        self.profiles.slab[profile].give_seat(seat);
         self.profiles.release(profile, &mut self.queues);
     }
 

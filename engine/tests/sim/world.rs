@@ -555,6 +555,12 @@ impl World {
                     .push((self.rng.below(3) as i64 * 10 - 10, queue.to_owned()));
             }
         }
+        if self.rng.chance(40) {
+            // A long list: such workers are parked by the queues.
+            for at in 0..20 {
+                inform.queues.push((0, format!("x{at}")));
+            }
+        }
         let mut capabilities = Vec::new();
         if self.rng.chance(50) {
             inform.completions = true;
