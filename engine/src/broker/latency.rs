@@ -1,9 +1,10 @@
 //! Latency distributions by queue (semantics.md, latency).
 //!
-//! Values are counted in plain arrays with the bucket layout of an HDR histogram, one index
-//! computation for the cumulative and the interval array. Percentiles are computed elsewhere:
-//! [`LatencySnapshot::render`] fills `hdrhistogram` histograms from the arrays. A snapshot takes
-//! references; an array that is recorded into while a snapshot holds it is copied once.
+//! Values are counted in plain arrays with the bucket layout of an HDR histogram, only in those
+//! of the running interval: what an interval counted is added to the cumulative arrays at its
+//! end. Percentiles are computed elsewhere: [`LatencySnapshot::render`] fills `hdrhistogram`
+//! histograms from the arrays. A snapshot takes the arrays by reference; recording goes on in new
+//! ones, made when first used.
 
 use super::slab::NONE;
 use crate::snapshot::{LatencyFigures, LatencyReport, QueueLatency};
@@ -51,17 +52,16 @@ fn bucket_value<const BITS: u32>(bucket: usize) -> u64 {
 #[derive(Debug, Clone)]
 struct Counts<const BITS: u32> {
     counts: Vec<u32>,
-    count: u64,
     sum_us: u64,
     min_us: u32,
     max_us: u32,
 }
 
 impl<const BITS: u32> Counts<BITS> {
+    #[cold]
     fn new() -> Self {
         Counts {
             counts: vec![0; bucket::<BITS>(VALUE_US_MAX) + 1],
-            count: 0,
             sum_us: 0,
             min_us: u32::MAX,
             max_us: 0,
@@ -69,19 +69,24 @@ impl<const BITS: u32> Counts<BITS> {
     }
 
     #[inline]
-    fn record(&mut self, value_us: u32, bucket: usize) {
-        let count = &mut self.counts[bucket];
+    fn record(&mut self, value_us: u32) {
+        let count = &mut self.counts[bucket::<BITS>(value_us)];
         *count = count.saturating_add(1);
-        self.count += 1;
         self.sum_us += u64::from(value_us);
         self.min_us = self.min_us.min(value_us);
         self.max_us = self.max_us.max(value_us);
     }
 
-    fn figures(&self) -> LatencyFigures {
-        if self.count == 0 {
-            return LatencyFigures::default();
+    fn add(&mut self, other: &Self) {
+        for (mine, theirs) in self.counts.iter_mut().zip(&other.counts) {
+            *mine = mine.saturating_add(*theirs);
         }
+        self.sum_us += other.sum_us;
+        self.min_us = self.min_us.min(other.min_us);
+        self.max_us = self.max_us.max(other.max_us);
+    }
+
+    fn figures(&self) -> LatencyFigures {
         let digits = if BITS == ALL_BITS { 3 } else { 2 };
         let mut histogram = Histogram::<u32>::new_with_bounds(1, u64::from(VALUE_US_MAX), digits)
             .expect("constant bounds are valid");
@@ -93,12 +98,20 @@ impl<const BITS: u32> Counts<BITS> {
         {
             histogram.saturating_record_n(bucket_value::<BITS>(bucket), *count);
         }
+        let count = self
+            .counts
+            .iter()
+            .map(|count| u64::from(*count))
+            .sum::<u64>();
+        if count == 0 {
+            return LatencyFigures::default();
+        }
         let max = u64::from(self.max_us);
         let at = |quantile| histogram.value_at_quantile(quantile).min(max);
         LatencyFigures {
-            count: self.count,
+            count,
             min_us: u64::from(self.min_us),
-            mean_us: self.sum_us as f64 / self.count as f64,
+            mean_us: self.sum_us as f64 / count as f64,
             p50_us: at(0.5),
             p90_us: at(0.9),
             p99_us: at(0.99),
@@ -124,10 +137,22 @@ impl<const BITS: u32> Default for Trio<BITS> {
 
 impl<const BITS: u32> Trio<BITS> {
     #[inline]
-    fn record(&mut self, part: Part, value_us: u32, bucket: usize) {
+    fn record(&mut self, part: Part, value_us: u32) {
         self.parts[part as usize]
             .get_or_insert_with(Counts::new)
-            .record(value_us, bucket);
+            .record(value_us);
+    }
+
+    fn is_empty(&self) -> bool {
+        self.parts.iter().all(Option::is_none)
+    }
+
+    fn add(&mut self, other: &Self) {
+        for (mine, theirs) in self.parts.iter_mut().zip(&other.parts) {
+            if let Some(theirs) = theirs {
+                mine.get_or_insert_with(Counts::new).add(theirs);
+            }
+        }
     }
 
     fn figures(&self) -> QueueLatency {
@@ -144,79 +169,86 @@ impl<const BITS: u32> Trio<BITS> {
     }
 }
 
-/// Recorded into, and now and then held by a snapshot.
+/// The distributions of one queue, or of all together.
 #[derive(Debug)]
-enum Cell<const BITS: u32> {
-    Owned(Trio<BITS>),
-    Shared(Arc<Trio<BITS>>),
+struct Record<const BITS: u32> {
+    /// Recorded into.
+    live: Trio<BITS>,
+    /// Recorded earlier in the running interval, handed to a snapshot.
+    interval: Vec<Arc<Trio<BITS>>>,
+    /// The last whole interval.
+    last: Vec<Arc<Trio<BITS>>>,
+    /// All whole intervals.
+    cumulative: Arc<Trio<BITS>>,
 }
 
-impl<const BITS: u32> Cell<BITS> {
+impl<const BITS: u32> Record<BITS> {
     fn new() -> Self {
-        Cell::Owned(Trio::default())
-    }
-
-    #[inline]
-    fn trio(&mut self) -> &mut Trio<BITS> {
-        if let Cell::Shared(shared) = self {
-            let shared = std::mem::take(shared);
-            let trio = Arc::try_unwrap(shared).unwrap_or_else(|shared| (*shared).clone());
-            *self = Cell::Owned(trio);
-        }
-        match self {
-            Cell::Owned(trio) => trio,
-            Cell::Shared(_) => unreachable!("made owned above"),
+        Record {
+            live: Trio::default(),
+            interval: Vec::new(),
+            last: Vec::new(),
+            cumulative: Arc::default(),
         }
     }
 
-    fn share(&mut self) -> Arc<Trio<BITS>> {
-        if let Cell::Owned(trio) = self {
-            *self = Cell::Shared(Arc::new(std::mem::take(trio)));
+    fn seal(&mut self) {
+        if !self.live.is_empty() {
+            self.interval.push(Arc::new(std::mem::take(&mut self.live)));
         }
-        match self {
-            Cell::Shared(shared) => Arc::clone(shared),
-            Cell::Owned(_) => unreachable!("made shared above"),
+    }
+
+    fn end_interval(&mut self) {
+        self.seal();
+        self.last = std::mem::take(&mut self.interval);
+        if !self.last.is_empty() {
+            let cumulative = Arc::make_mut(&mut self.cumulative);
+            for trio in &self.last {
+                cumulative.add(trio);
+            }
+        }
+    }
+
+    fn snapshot(&mut self) -> Taken<BITS> {
+        self.seal();
+        let cumulative = std::iter::once(&self.cumulative).chain(&self.interval);
+        Taken {
+            cumulative: cumulative.cloned().collect(),
+            last: self.last.clone(),
         }
     }
 }
 
+/// What a snapshot takes of one record: arrays to be added up.
 #[derive(Debug)]
-struct Entry {
-    name: Vec<u8>,
-    cumulative: Cell<QUEUE_BITS>,
-    interval: Cell<QUEUE_BITS>,
-    last: Option<Arc<Trio<QUEUE_BITS>>>,
+struct Taken<const BITS: u32> {
+    cumulative: Vec<Arc<Trio<BITS>>>,
+    last: Vec<Arc<Trio<BITS>>>,
 }
 
-impl Entry {
-    fn new(name: &[u8]) -> Self {
-        Entry {
-            name: name.to_vec(),
-            cumulative: Cell::new(),
-            interval: Cell::new(),
-            last: None,
-        }
+fn sum<const BITS: u32>(trios: &[Arc<Trio<BITS>>]) -> QueueLatency {
+    let mut sum = Trio::default();
+    for trio in trios {
+        sum.add(trio);
     }
+    sum.figures()
 }
 
 /// All distributions.
 #[derive(Debug)]
 pub(super) struct Latency {
     /// Entry 0 is `(other)`.
-    entries: Vec<Entry>,
-    all: Cell<ALL_BITS>,
-    all_interval: Cell<ALL_BITS>,
-    all_last: Option<Arc<Trio<ALL_BITS>>>,
+    entries: Vec<(Vec<u8>, Record<QUEUE_BITS>)>,
+    all: Record<ALL_BITS>,
     queues_max: usize,
 }
 
 impl Latency {
     pub(super) fn new(queues_max: usize) -> Self {
+        let entries = vec![(OTHER.to_vec(), Record::new())];
         Latency {
-            entries: vec![Entry::new(OTHER)],
-            all: Cell::new(),
-            all_interval: Cell::new(),
-            all_last: None,
+            entries,
+            all: Record::new(),
             queues_max,
         }
     }
@@ -232,14 +264,14 @@ impl Latency {
             .entries
             .iter()
             .skip(1)
-            .position(|entry| entry.name == name)
+            .position(|entry| entry.0 == name)
         {
             return at as u32 + 1;
         }
         if self.entries.len() > self.queues_max {
             return 0;
         }
-        self.entries.push(Entry::new(name));
+        self.entries.push((name.to_vec(), Record::new()));
         self.entries.len() as u32 - 1
     }
 
@@ -248,53 +280,35 @@ impl Latency {
     pub(super) fn record(&mut self, entry: u32, part: Part, duration_ns: u64) {
         debug_assert_ne!(entry, NONE);
         let value_us = (duration_ns / 1_000).clamp(1, u64::from(VALUE_US_MAX)) as u32;
-        let by_queue = bucket::<QUEUE_BITS>(value_us);
-        let by_all = bucket::<ALL_BITS>(value_us);
-        let entry = &mut self.entries[entry as usize];
-        entry.cumulative.trio().record(part, value_us, by_queue);
-        entry.interval.trio().record(part, value_us, by_queue);
-        self.all.trio().record(part, value_us, by_all);
-        self.all_interval.trio().record(part, value_us, by_all);
+        self.entries[entry as usize].1.live.record(part, value_us);
+        self.all.live.record(part, value_us);
     }
 
-    /// The interval is over: what it counted is kept until the next one is, the arrays of the
-    /// new one are made when first used.
+    /// The interval is over: what it counted is kept until the next one is.
     pub(super) fn end_interval(&mut self) {
-        for entry in &mut self.entries {
-            entry.last = Some(entry.interval.share());
-            entry.interval = Cell::new();
+        for (_, record) in &mut self.entries {
+            record.end_interval();
         }
-        self.all_last = Some(self.all_interval.share());
-        self.all_interval = Cell::new();
+        self.all.end_interval();
     }
 
     /// References to all arrays, to be rendered elsewhere.
     pub(super) fn snapshot(&mut self) -> LatencySnapshot {
+        let entries = self.entries.iter_mut();
         LatencySnapshot {
-            entries: self
-                .entries
-                .iter_mut()
-                .map(|e| (e.name.clone(), e.cumulative.share(), e.last.clone()))
+            entries: entries
+                .map(|(name, record)| (name.clone(), record.snapshot()))
                 .collect(),
-            all: self.all.share(),
-            all_last: self.all_last.clone(),
+            all: self.all.snapshot(),
         }
     }
 }
 
-/// One queue's name, its distributions since start, and those of the last interval.
-type NamedTrios = (
-    Vec<u8>,
-    Arc<Trio<QUEUE_BITS>>,
-    Option<Arc<Trio<QUEUE_BITS>>>,
-);
-
 /// The distributions at one moment; cheap to take, rendered off the dispatch thread.
 #[derive(Debug)]
 pub struct LatencySnapshot {
-    entries: Vec<NamedTrios>,
-    all: Arc<Trio<ALL_BITS>>,
-    all_last: Option<Arc<Trio<ALL_BITS>>>,
+    entries: Vec<(Vec<u8>, Taken<QUEUE_BITS>)>,
+    all: Taken<ALL_BITS>,
 }
 
 impl LatencySnapshot {
@@ -304,29 +318,28 @@ impl LatencySnapshot {
         self.entries[1..].sort_by(|a, b| a.0.cmp(&b.0));
         self.entries.rotate_left(1);
         let shown = |latency: &QueueLatency| latency.wait.count + latency.total.count > 0;
-        let mut report = LatencyReport::default();
-        let all = std::iter::once((ALL.to_vec(), self.all.figures()));
+        let all = std::iter::once((ALL.to_vec(), sum(&self.all.cumulative)));
         let queues = self
             .entries
             .iter()
-            .map(|(name, trio, _)| (name.clone(), trio.figures()));
-        report.cumulative = all
+            .map(|(name, t)| (name.clone(), sum(&t.cumulative)));
+        let cumulative = all
             .chain(queues)
             .filter(|(_, latency)| shown(latency))
             .collect();
-        let all = self
-            .all_last
-            .iter()
-            .map(|trio| (ALL.to_vec(), trio.figures()));
+        let all = std::iter::once((ALL.to_vec(), sum(&self.all.last)));
         let queues = self
             .entries
             .iter()
-            .filter_map(|(name, _, last)| Some((name.clone(), last.as_ref()?.figures())));
-        report.interval = all
+            .map(|(name, t)| (name.clone(), sum(&t.last)));
+        let interval = all
             .chain(queues)
             .filter(|(_, latency)| shown(latency))
             .collect();
-        report
+        LatencyReport {
+            cumulative,
+            interval,
+        }
     }
 }
 
