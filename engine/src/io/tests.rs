@@ -530,3 +530,25 @@ fn the_first_message_waits_for_room_behind_the_opening() {
     step(&mut table, &mut sink, id, 0);
     assert_eq!(bodies(&sink.take()), [message(1, 10).to_frames()]);
 }
+
+#[test]
+fn a_pause_ends_even_while_drained_output_cannot_be_told() {
+    let (mut table, mut sink) = (table(), Recorder::default());
+    let (id, peer) = open(&mut table, &mut sink, b"w");
+    table.outs.pause_input(Socket::Backend, true);
+    peer.send(&message(1, 10));
+    step(&mut table, &mut sink, id, 0);
+    table.outs.notify_writable(id, 100);
+    table.outs.pause_input(Socket::Backend, false);
+    sink.room = 0;
+    assert!(table.turn(0, &mut sink) > 0);
+    assert!(
+        !table.has_work(&mut sink),
+        "nothing more to do without room"
+    );
+    sink.room = 2;
+    table.turn(0, &mut sink);
+    let told = sink.take();
+    assert_eq!(told[0], Told::Writable(id));
+    assert_eq!(bodies(&told), [message(1, 10).to_frames()]);
+}

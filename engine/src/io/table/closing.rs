@@ -126,6 +126,16 @@ impl<S: Stream> ConnTable<S> {
             work += 1;
             self.release(id);
         }
+        if std::mem::take(&mut self.outs.resumed) {
+            work += 1;
+            for slot in 0..self.conns.len() {
+                if let Some(conn) = &mut self.conns[slot]
+                    && (conn.readable || conn.stalled)
+                {
+                    Self::enqueue(&mut self.ready, conn, slot);
+                }
+            }
+        }
         for i in 0..self.outs.writable.len() {
             let id = self.outs.writable[i];
             if let Some(Some(conn)) = self.conns.get(id.slot()) {
@@ -138,15 +148,6 @@ impl<S: Stream> ConnTable<S> {
             work += 1;
         }
         self.outs.writable.clear();
-        if std::mem::take(&mut self.outs.resumed) {
-            for slot in 0..self.conns.len() {
-                if let Some(conn) = &mut self.conns[slot]
-                    && (conn.readable || conn.stalled)
-                {
-                    Self::enqueue(&mut self.ready, conn, slot);
-                }
-            }
-        }
         work
     }
 

@@ -4,14 +4,42 @@ use super::World;
 use super::peers::Link;
 use crate::link::{CloseReason, OutClass, Outbox};
 use crate::metrics::Counter;
+use crate::server::inline;
 
 impl World {
+    /// Whoever sleeps, with nothing on its way to wake it, has nothing to do.
+    pub(super) fn check_sleepers(&mut self) {
+        let now = self.now;
+        for (number, io) in self.ios.iter_mut().enumerate() {
+            if io.thread.is_runnable(now.mono_ns) {
+                continue;
+            }
+            let more = match &mut io.ends {
+                Some(ends) => ends.has_work(&mut io.table),
+                None => inline::has_work(&mut io.table, &mut self.witness, &self.orders, now),
+            };
+            assert!(!more, "agent {number} sleeps with work");
+        }
+        if let Some(apart) = &self.apart
+            && !apart.thread.is_runnable(now.mono_ns)
+        {
+            let more = apart.ends.has_work(&self.witness, &self.orders);
+            assert!(!more, "the dispatch sleeps with work");
+        }
+    }
+
     pub(super) fn check_rest(&mut self) {
         assert!(!self.witness.dispatch.broker.has_pending_output());
         assert!(!self.renderer.has_work() && !self.witness.dispatch.admin.has_answers());
         for link in &self.links {
             self.check_input(link);
         }
+        let workers = self.witness.dispatch.broker.workers(self.now).workers;
+        let slow = workers.iter().any(|worker| worker.state == "slow");
+        assert!(
+            !slow,
+            "the output of a worker has drained, and nobody was told"
+        );
         if let Some(apart) = &mut self.apart {
             let outbox = &mut apart.ends.outbox;
             assert_eq!(outbox.bytes_under_way(), 0, "bytes in rings");

@@ -408,6 +408,7 @@ impl World {
                 if self.is_runnable(number) {
                     moved = true;
                     self.step(number);
+                    self.check_sleepers();
                 }
             }
             if !moved {
@@ -420,10 +421,12 @@ impl World {
     fn run(mut self) {
         for _ in 0..STEPS {
             self.random_step();
+            self.check_sleepers();
         }
         self.rest();
         for _ in 0..STEPS / 4 {
             self.random_step();
+            self.check_sleepers();
         }
         self.rest();
         for link in self.links.iter_mut().filter(|l| l.is_alive()) {
