@@ -202,7 +202,7 @@ impl World {
         }
     }
 
-    /// One step of a thread: a turn, or the last look before it sleeps.
+    /// One step of a thread: a turn, or the two steps from there to its sleep.
     fn step(&mut self, number: usize) {
         if number < self.ios.len() {
             self.step_io(number);
@@ -213,6 +213,11 @@ impl World {
 
     fn step_io(&mut self, number: usize) {
         let (now, io) = (self.now, &mut self.ios[number]);
+        if io.thread.state == State::Drowsy {
+            let ends = io.ends.as_ref();
+            let for_room = ends.is_some_and(|ends| ends.sink.wants_room());
+            return io.thread.fall_asleep(for_room);
+        }
         if io.thread.state == State::Announced {
             let more = match &mut io.ends {
                 Some(ends) => ends.has_work(&mut io.table),
@@ -253,8 +258,7 @@ impl World {
             };
             if work || !more {
                 if !work {
-                    let for_room = io.ends.as_ref().is_some_and(|e| e.sink.wants_room());
-                    io.thread.fall_asleep(for_room);
+                    io.thread.state = State::Drowsy;
                 }
                 break;
             }
@@ -266,6 +270,9 @@ impl World {
         let now = self.now;
         let apart = self.apart.as_mut().unwrap();
         let (witness, ends) = (&mut self.witness, &mut apart.ends);
+        if apart.thread.state == State::Drowsy {
+            return apart.thread.fall_asleep(ends.outbox.wants_room());
+        }
         if apart.thread.state == State::Announced {
             apart.thread.state = match ends.has_work(witness, &self.orders) {
                 true => State::Awake,
@@ -285,7 +292,7 @@ impl World {
             let more = ends.has_work(witness, &self.orders);
             if work || !more {
                 if !work {
-                    apart.thread.fall_asleep(ends.outbox.wants_room());
+                    apart.thread.state = State::Drowsy;
                 }
                 break;
             }

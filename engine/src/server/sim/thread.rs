@@ -26,6 +26,8 @@ fn alarm() -> (Arc<Alarm>, Arc<Bell>) {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum State {
     Awake,
+    /// A turn has found nothing to do; the sleep is still to be announced.
+    Drowsy,
     /// The sleep is announced; the last look is still to come.
     Announced,
     Asleep {
@@ -52,7 +54,7 @@ impl Thread {
 
     pub(super) fn is_runnable(&self, now_ns: u64) -> bool {
         match self.state {
-            State::Awake | State::Announced => true,
+            State::Awake | State::Drowsy | State::Announced => true,
             State::Asleep { until_ns } => {
                 self.alarm.0.load(Ordering::Relaxed) || until_ns.is_some_and(|at| at <= now_ns)
             }
