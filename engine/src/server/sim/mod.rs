@@ -90,6 +90,8 @@ struct World {
     renderer: Renderer,
     orders: Arc<Orders<DispatchOrder>>,
     links: Vec<Link>,
+    /// The thread that the system does not let run for a while.
+    halted: Option<usize>,
     msgids: u64,
     loud: bool,
 }
@@ -127,7 +129,7 @@ impl World {
         };
         let (desk, renderer) = AdminDesk::new(facts, first_msgid([seed, 1]), Arc::clone(&bell));
         let config = RingConfig {
-            batches: 2 + rng.below(3) as usize,
+            batches: 1 + rng.below(4) as usize,
             bytes_max: 1_000 << rng.below(8),
             batch_bytes: 100 << rng.below(6),
             batch_events: 1 + rng.below(4) as usize,
@@ -173,6 +175,7 @@ impl World {
             renderer,
             orders: Orders::new(),
             links: Vec::new(),
+            halted: None,
             msgids: 0,
             loud,
         }
@@ -373,7 +376,9 @@ impl World {
     fn random_step(&mut self) {
         match self.rng.below(100) {
             0..55 => {
-                let runnable = (0..self.threads()).filter(|n| self.is_runnable(*n));
+                let halted = self.halted;
+                let threads = (0..self.threads()).filter(|n| Some(*n) != halted);
+                let runnable = threads.filter(|n| self.is_runnable(*n));
                 let runnable: Vec<_> = runnable.collect();
                 if !runnable.is_empty() {
                     let number = *self.rng.pick(&runnable);
@@ -382,8 +387,12 @@ impl World {
             }
             55..93 => self.act(),
             93..96 => self.connect(),
-            96 => {
+            96 if self.rng.chance(40) => {
                 self.renderer.step();
+            }
+            96 => {
+                let number = self.rng.below(self.threads() as u64 + 1) as usize;
+                self.halted = (number < self.threads()).then_some(number);
             }
             97 => self.witness.pause = Some(self.rng.chance(40)),
             _ => {
