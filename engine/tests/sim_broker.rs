@@ -7,8 +7,12 @@
 //!
 //! `EMQ_SIM_SEEDS` = number of seeds; `EMQ_SIM_SEED` = run this one alone.
 
+#[path = "sim/actors.rs"]
+mod actors;
 #[path = "sim/model.rs"]
 mod model;
+#[path = "sim/parts.rs"]
+mod parts;
 #[path = "sim/world.rs"]
 mod world;
 

@@ -63,8 +63,24 @@ impl<K: Ord + Copy> IndexedHeap<K> {
     /// Gives the top entry a larger key.
     #[inline]
     pub(super) fn raise_top(&mut self, key: K) {
-        self.heap[0].0 = key;
-        self.down(0);
+        // It usually goes to the bottom: down without looking at it, then up to its place.
+        let (len, entry) = (self.heap.len(), (key, self.heap[0].1));
+        let mut at = 0;
+        while 2 * at + 1 < len {
+            let left = 2 * at + 1;
+            let right = (left + 1).min(len - 1);
+            let child = if self.heap[right].0 < self.heap[left].0 {
+                right
+            } else {
+                left
+            };
+            let below = self.heap[child];
+            self.heap[at] = below;
+            self.places[below.1 as usize] = at as u32;
+            at = child;
+        }
+        self.heap[at] = entry;
+        self.up(at);
     }
 
     /// Takes the top entry away.

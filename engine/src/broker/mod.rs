@@ -45,6 +45,7 @@ mod log;
 mod memory;
 mod peers;
 mod queues;
+mod register;
 mod requests;
 mod results;
 mod schedulers;
