@@ -265,7 +265,11 @@ impl Broker {
 
     /// Hands out the waiting jobs of a queue to free workers. True when done.
     pub(super) fn pump<O: Outbox>(&mut self, queue: u32, now: Now, out: &mut O) -> bool {
-        while self.hands_out && self.queues.slab[queue].waiting() > 0 {
+        // For the default queue, what has come for unserved queues meanwhile waits behind what was
+        // returned: it must not be left behind when that is gone.
+        while self.hands_out
+            && (self.queues.slab[queue].waiting() > 0 || self.head_for_workers(queue) != NO_HEAD)
+        {
             if !out.has_room() {
                 return false;
             }

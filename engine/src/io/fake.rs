@@ -279,6 +279,8 @@ pub(crate) enum Told {
 #[derive(Debug)]
 pub(crate) struct Recorder {
     pub(crate) told: Vec<Told>,
+    /// Signs of life without a message.
+    pub(crate) active: Vec<ConnId>,
     pub(crate) room: usize,
     pub(crate) release: bool,
 }
@@ -287,6 +289,7 @@ impl Default for Recorder {
     fn default() -> Self {
         Recorder {
             told: Vec::new(),
+            active: Vec::new(),
             room: usize::MAX,
             release: true,
         }
@@ -322,6 +325,10 @@ impl InputSink for Recorder {
     }
     fn too_large(&mut self, conn: ConnId, _: Socket, head: &Message<'_>, _: &mut OutputTable) {
         self.note(Told::TooLarge(conn, frames(head)));
+    }
+    fn activity(&mut self, conn: ConnId, _: Socket, _: &mut OutputTable) {
+        assert!(self.room > 0, "told without room");
+        self.active.push(conn);
     }
     fn lost(&mut self, conn: ConnId, _: Socket, outs: &mut OutputTable) {
         self.note(Told::Lost(conn));

@@ -26,6 +26,9 @@ pub trait InputSink {
         outs: &mut OutputTable,
     );
 
+    /// Bytes have come that made no whole message: a PING, part of a large message. A sign of life.
+    fn activity(&mut self, conn: ConnId, socket: Socket, outs: &mut OutputTable);
+
     /// A message above the size limit; `head` holds its frames as far as they could be read.
     fn too_large(
         &mut self,

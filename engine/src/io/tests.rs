@@ -552,3 +552,30 @@ fn a_pause_ends_even_while_drained_output_cannot_be_told() {
     assert_eq!(told[0], Told::Writable(id));
     assert_eq!(bodies(&told), [message(1, 10).to_frames()]);
 }
+
+#[test]
+fn bytes_that_make_no_message_are_signs_of_life() {
+    let (mut table, mut sink) = (table(), Recorder::default());
+    let (id, peer) = open(&mut table, &mut sink, b"w");
+    sink.active.clear();
+    let mut ping = Vec::new();
+    zmtp::push_ping(&mut ping, 10, b"x");
+    peer.raw(&ping);
+    step(&mut table, &mut sink, id, 0);
+    assert_eq!(sink.active, [id]);
+    // Parts of messages small and large, each part one sign; a whole message is its own sign.
+    for len in [100, 3 * SHARED_BYTES_MIN] {
+        let sent = message(1, len);
+        let (front, back) = sent.view().wire().split_at(len / 2);
+        sink.active.clear();
+        peer.raw(&front[..front.len() - 10]);
+        step(&mut table, &mut sink, id, 0);
+        peer.raw(&front[front.len() - 10..]);
+        step(&mut table, &mut sink, id, 0);
+        assert!(sink.active.len() >= 2, "{len}");
+        sink.active.clear();
+        peer.raw(back);
+        step(&mut table, &mut sink, id, 0);
+        assert_eq!(bodies(&sink.take()), [sent.to_frames()]);
+    }
+}

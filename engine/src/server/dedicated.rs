@@ -113,6 +113,7 @@ impl InputSink for NullSink {
     fn opened(&mut self, _: ConnId, _: PeerInfo, _: &mut OutputTable) {}
     fn message(&mut self, _: ConnId, _: Socket, _: &Message<'_>, _: &mut OutputTable) {}
     fn too_large(&mut self, _: ConnId, _: Socket, _: &Message<'_>, _: &mut OutputTable) {}
+    fn activity(&mut self, _: ConnId, _: Socket, _: &mut OutputTable) {}
     fn lost(&mut self, conn: ConnId, _: Socket, outs: &mut OutputTable) {
         outs.release(conn);
     }

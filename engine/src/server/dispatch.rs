@@ -59,6 +59,8 @@ pub(super) trait Decide {
         out: &mut O,
     );
 
+    fn activity<O: Outbox>(&mut self, conn: ConnId, socket: Socket, now: Now, out: &mut O);
+
     fn lost<O: Outbox>(&mut self, conn: ConnId, socket: Socket, now: Now, out: &mut O);
 
     fn unsent<O: Outbox>(
@@ -170,6 +172,12 @@ impl Decide for Dispatch {
     ) {
         if socket != Socket::Admin {
             self.broker.handle_too_large(conn, head, now, out);
+        }
+    }
+
+    fn activity<O: Outbox>(&mut self, conn: ConnId, socket: Socket, now: Now, out: &mut O) {
+        if socket != Socket::Admin {
+            self.broker.handle_activity(conn, now, out);
         }
     }
 

@@ -24,6 +24,10 @@ pub(super) enum InEvent {
         socket: Socket,
         head: Place,
     },
+    Activity {
+        conn: ConnId,
+        socket: Socket,
+    },
     Lost {
         conn: ConnId,
         socket: Socket,

@@ -48,6 +48,10 @@ impl<D: Decide> InputSink for InlineSink<'_, D> {
         self.dispatch.too_large(conn, socket, head, self.now, outs);
     }
 
+    fn activity(&mut self, conn: ConnId, socket: Socket, outs: &mut OutputTable) {
+        self.dispatch.activity(conn, socket, self.now, outs);
+    }
+
     fn lost(&mut self, conn: ConnId, socket: Socket, outs: &mut OutputTable) {
         self.dispatch.lost(conn, socket, self.now, outs);
     }

@@ -139,6 +139,10 @@ impl InputSink for RingSink {
         self.put(head, |head| InEvent::TooLarge { conn, socket, head });
     }
 
+    fn activity(&mut self, conn: ConnId, socket: Socket, _outs: &mut OutputTable) {
+        self.push(InEvent::Activity { conn, socket });
+    }
+
     fn lost(&mut self, conn: ConnId, socket: Socket, _outs: &mut OutputTable) {
         self.push(InEvent::Lost { conn, socket });
     }

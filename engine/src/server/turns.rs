@@ -128,6 +128,7 @@ fn consume<D: Decide>(
             InEvent::Opened { socket, .. }
             | InEvent::Message { socket, .. }
             | InEvent::TooLarge { socket, .. }
+            | InEvent::Activity { socket, .. }
             | InEvent::Lost { socket, .. }
             | InEvent::Unsent { socket, .. }
             | InEvent::Closed { socket, .. }
@@ -151,6 +152,7 @@ fn consume<D: Decide>(
             InEvent::TooLarge { conn, socket, head } => {
                 dispatch.too_large(conn, socket, &batch.message(head), now, out);
             }
+            InEvent::Activity { conn, socket } => dispatch.activity(conn, socket, now, out),
             InEvent::Lost { conn, socket } => dispatch.lost(conn, socket, now, out),
             InEvent::Unsent {
                 conn,

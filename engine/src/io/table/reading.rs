@@ -98,7 +98,11 @@ impl<S: Stream> ConnTable<S> {
             self.outs.pool().put(partial);
         }
         let end = have + n;
+        let told = self.counters.get(Counter::MessagesReceived);
         let (parsed, at) = self.parse(slot, id, &mut recv, 0, end, sink);
+        if told == self.counters.get(Counter::MessagesReceived) {
+            self.tell_activity(slot, id, sink);
+        }
         if let Parsed::Failed(reason) = parsed {
             self.end(slot, reason);
         } else if let Some(Some(conn)) = self.conns.get_mut(slot) {
@@ -164,6 +168,9 @@ impl<S: Stream> ConnTable<S> {
             if conn.readable {
                 Self::enqueue(&mut self.ready, conn, slot);
             }
+            if n.is_some() {
+                self.tell_activity(slot, id, sink);
+            }
             return;
         }
         let (start, end) = (conn.partial_at, partial.len());
@@ -173,6 +180,16 @@ impl<S: Stream> ConnTable<S> {
             && conn.readable
         {
             Self::enqueue(&mut self.ready, conn, slot);
+        }
+    }
+
+    /// Bytes came that made no message. Without room it is left out: the next bytes tell it.
+    fn tell_activity<K: InputSink>(&mut self, slot: usize, id: ConnId, sink: &mut K) {
+        let Some(Some(conn)) = self.conns.get(slot) else {
+            return;
+        };
+        if conn.phase == Phase::Open && conn.opening.is_none() && sink.has_room(conn.socket) {
+            sink.activity(id, conn.socket, &mut self.outs);
         }
     }
 

@@ -261,6 +261,14 @@ impl Decide for Witness {
             .closed(conn, socket, now, &mut Tap { out, log });
     }
 
+    fn activity<O: Outbox>(&mut self, conn: ConnId, socket: Socket, now: Now, out: &mut O) {
+        self.note(conn, "activity");
+        self.check_input(socket);
+        let log = &mut self.log;
+        self.dispatch
+            .activity(conn, socket, now, &mut Tap { out, log });
+    }
+
     fn writable<O: Outbox>(&mut self, conn: ConnId, socket: Socket, now: Now, out: &mut O) {
         self.note(conn, "writable");
         self.check_input(socket);
