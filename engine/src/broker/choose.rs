@@ -265,8 +265,7 @@ impl Broker {
 
     /// Hands out the waiting jobs of a queue to free workers. True when done.
     pub(super) fn pump<O: Outbox>(&mut self, queue: u32, now: Now, out: &mut O) -> bool {
-        // For the default queue, what has come for unserved queues meanwhile waits behind what was
-        // returned: it must not be left behind when that is gone.
+        // For the default queue the jobs of unserved queues count.
         while self.hands_out
             && (self.queues.slab[queue].waiting() > 0 || self.head_for_workers(queue) != NO_HEAD)
         {
@@ -294,9 +293,16 @@ impl Broker {
 
     /// Makes tasks of the queues noted.
     pub(super) fn pump_returned(&mut self) {
+        if self.returned_to.is_empty() {
+            return;
+        }
         for queue in std::mem::take(&mut self.returned_to) {
             self.tasks.push_back(Task::Pump { queue });
         }
+        // What came meanwhile for other unserved queues waited behind what was returned to one.
+        self.tasks.push_back(Task::Pump {
+            queue: DEFAULT_QUEUE,
+        });
     }
 }
 
