@@ -301,3 +301,18 @@ fn more_io_threads_share_the_connections() {
         std::thread::yield_now();
     }
 }
+
+/// Data and end of file are one event to the system more often than not.
+#[test]
+fn a_peer_that_ends_right_behind_its_last_message_is_let_go() {
+    both(|config| {
+        let server = Server::start(config).unwrap();
+        for _ in 0..20 {
+            let mut peer = Peer::connect(&server, Socket::Frontend, b"brief");
+            peer.wait_ready();
+            peer.send(&[b"HEARTBEAT", b"h", b"1.0"]);
+            peer.stream.shutdown(std::net::Shutdown::Write).unwrap();
+            peer.expect_close();
+        }
+    });
+}
