@@ -8,7 +8,9 @@
 
 mod writer;
 
-pub use writer::{FrameSink, MessageWriter, frame_wire_len, push_frame, split_wire};
+pub use writer::{
+    FrameSink, MessageWriter, frame_wire_len, message_wire_len, push_frame, split_wire,
+};
 
 use std::sync::Arc;
 

@@ -76,6 +76,15 @@ impl MessageWriter {
 /// program or checked by the decoder. Appends the spans and returns the length of the message,
 /// or `None` if `wire` does not begin with a whole message.
 pub fn split_wire(wire: &[u8], spans: &mut Vec<FrameSpan>) -> Option<usize> {
+    walk(wire, |span| spans.push(span))
+}
+
+/// Length of the first message in `wire`, as [`split_wire`] without the spans.
+pub fn message_wire_len(wire: &[u8]) -> Option<usize> {
+    walk(wire, |_| ())
+}
+
+fn walk(wire: &[u8], mut each: impl FnMut(FrameSpan)) -> Option<usize> {
     let mut at = 0_usize;
     loop {
         let flags = *wire.get(at)?;
@@ -90,7 +99,7 @@ pub fn split_wire(wire: &[u8], spans: &mut Vec<FrameSpan>) -> Option<usize> {
         if end > wire.len() {
             return None;
         }
-        spans.push(FrameSpan {
+        each(FrameSpan {
             start: u32::try_from(start).ok()?,
             end: u32::try_from(end).ok()?,
         });

@@ -1,7 +1,7 @@
 //! What was not wholly sent when a connection ended, taken apart into messages again.
 
 use super::output::Segment;
-use crate::frames::{FrameSpan, Message, split_wire};
+use crate::frames::{FrameSpan, Message, message_wire_len, split_wire};
 use std::collections::VecDeque;
 
 /// Flag of a ZMTP command frame (PONG and the like, which are nobody's message).
@@ -24,14 +24,12 @@ impl Unsent {
             segments,
             ..Unsent::default()
         };
-        let mut spans = Vec::new();
         for (index, segment) in unsent.segments.iter().enumerate() {
             let first = index == 0;
             let bytes = segment.bytes();
             let mut at = if first { skip } else { 0 };
             while at < bytes.len() {
-                spans.clear();
-                let Some(len) = split_wire(&bytes[at..], &mut spans) else {
+                let Some(len) = message_wire_len(&bytes[at..]) else {
                     debug_assert!(false, "output is whole messages");
                     break;
                 };
@@ -47,13 +45,11 @@ impl Unsent {
 
     /// Length of the whole messages at the front of `bytes` that lie inside the first `written`.
     pub(super) fn whole_messages_len(bytes: &[u8], written: usize, skip: usize) -> usize {
-        let mut spans = Vec::new();
         let mut at = 0;
         let mut next = skip;
         while next <= written {
             at = next;
-            spans.clear();
-            match split_wire(&bytes[at..], &mut spans) {
+            match message_wire_len(&bytes[at..]) {
                 Some(len) => next = at + len,
                 None => break,
             }

@@ -71,6 +71,7 @@ impl<S: Stream> ConnTable<S> {
         if now_ns >= self.next_upkeep_ns {
             self.next_upkeep_ns = now_ns + NS_PER_SEC;
             self.outs.pool().trim();
+            self.partials.trim();
             if self.outs.any_paused() {
                 self.ping_paused();
             }
@@ -207,7 +208,7 @@ impl<S: Stream> ConnTable<S> {
         conn.stream = None;
         let partial = std::mem::take(&mut conn.partial);
         self.partial_bytes -= partial.capacity();
-        self.outs.pool().put(partial);
+        self.partials.put(partial);
         self.outs.set_lost(slot);
         if matches!(conn.phase, Phase::Handshake { .. }) || conn.opening.is_some() {
             // Nobody was told of it.

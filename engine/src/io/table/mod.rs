@@ -4,6 +4,7 @@
 mod closing;
 mod reading;
 
+use super::buffers::BufferPool;
 use super::output::OutputTable;
 use super::sink::InputSink;
 use super::stream::Stream;
@@ -108,6 +109,9 @@ pub struct ConnTable<S> {
     spans: Vec<FrameSpan>,
     scratch: Vec<u8>,
     partial_bytes: usize,
+    /// Buffers for partial messages. Not those of the output, which are of other sizes: each would
+    /// have to grow again and again.
+    partials: BufferPool,
     ids_made: u64,
     next_upkeep_ns: u64,
     now_ns: u64,
@@ -133,6 +137,7 @@ impl<S: Stream> ConnTable<S> {
             spans: Vec::new(),
             scratch: Vec::new(),
             partial_bytes: 0,
+            partials: BufferPool::default(),
             ids_made: 0,
             next_upkeep_ns: 0,
             now_ns: 0,
@@ -171,6 +176,7 @@ impl<S: Stream> ConnTable<S> {
         self.partial_bytes
             + self.outs.total_pending_bytes()
             + self.outs.pooled_bytes()
+            + self.partials.bytes()
             + self.recv.len()
     }
 

@@ -95,7 +95,7 @@ impl<S: Stream> ConnTable<S> {
             let partial = std::mem::take(&mut conn.partial);
             conn.partial_at = 0;
             self.partial_bytes -= partial.capacity();
-            self.outs.pool().put(partial);
+            self.partials.put(partial);
         }
         let end = have + n;
         let told = self.counters.get(Counter::MessagesReceived);
@@ -109,7 +109,7 @@ impl<S: Stream> ConnTable<S> {
             conn.stalled = parsed == Parsed::Stalled;
             conn.dribbling = at == 0;
             if at < end {
-                let mut partial = self.outs.pool().take();
+                let mut partial = self.partials.take();
                 partial.extend_from_slice(&recv[at..end]);
                 self.partial_bytes += partial.capacity();
                 conn.partial = partial;
@@ -247,7 +247,7 @@ impl<S: Stream> ConnTable<S> {
             // `partial` is an empty one and `parse` has taken it off already).
             self.partial_bytes -= partial.capacity();
             partial.clear();
-            self.outs.pool().put(std::mem::take(&mut partial));
+            self.partials.put(std::mem::take(&mut partial));
         }
         let Some(Some(conn)) = self.conns.get_mut(slot) else {
             return false;
