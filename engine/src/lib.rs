@@ -28,6 +28,8 @@ pub mod io;
 pub mod runtime;
 pub mod settings;
 
+pub mod daemon;
+
 #[cfg(feature = "broker")]
 pub mod server;
 

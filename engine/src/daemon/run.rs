@@ -1,41 +1,55 @@
-//! From settings to a running broker, and to its end.
+//! From the command line to a running daemon, and to its end.
 
-use crate::EXIT_SETTINGS;
-use crate::args::Args;
-use crate::config::server_config;
-use eventmq::ids::Socket;
-use eventmq::metrics::Counter;
-use eventmq::runtime::log::{self, LogHandle};
-use eventmq::runtime::signals::{self, Request};
-use eventmq::runtime::{memory, notify, open_files, panic};
-use eventmq::server::{Server, ServerConfig, StartError};
-use eventmq::settings::{
-    Applies, Component, LogFormat, LogLevel, RouterSettings, Settings, Sources,
-};
+use super::args::Args;
+use super::{Daemon, EXIT_SETTINGS, Program};
+use crate::runtime::log::{self, LogHandle};
+use crate::runtime::signals::{self, Request};
+use crate::runtime::{notify, panic};
+use crate::settings::{Applies, LogFormat, LogLevel, Settings, Sources};
 use std::io::Write as _;
 use std::process::ExitCode;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 use tracing::level_filters::LevelFilter;
 
-/// How often it is seen that the broker has ended by itself (administrative DISCONNECT).
+/// How often it is seen that a daemon has ended by itself (administrative DISCONNECT).
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 /// Longest wait for the end after a second signal.
 const END_TIMEOUT: Duration = Duration::from_secs(2);
 /// Longest wait for the log before the process ends.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Runs a broker to its end.
-pub(crate) fn run(args: &Args, settings: Settings) -> ExitCode {
-    let router = RouterSettings::new(&settings);
-    let format = match router.log_format {
+/// The `main` of a daemon.
+pub fn main<D: Daemon>(program: &Program) -> ExitCode {
+    let name = program.name;
+    let args = Args::from_command_line(program);
+    let settings = match Settings::load(program.component, &args.sources) {
+        Ok(settings) => settings,
+        Err(errors) => {
+            for error in errors {
+                eprintln!("{name}: {error}");
+            }
+            return ExitCode::from(EXIT_SETTINGS);
+        }
+    };
+    if args.check_config || args.print_config {
+        for warning in settings.warnings() {
+            eprintln!("{name}: warning: {warning}");
+        }
+        if args.print_config {
+            // Whoever reads may have seen enough (`--print-config | head`).
+            let _ = std::io::stdout().write_all(settings.print().as_bytes());
+        }
+        return ExitCode::SUCCESS;
+    }
+    let format = match settings.log_format() {
         LogFormat::Human => log::Format::Human,
         LogFormat::Json => log::Format::Json,
     };
-    let log = match log::start(format, level(router.log_level)) {
+    let log = match log::start(format, level(settings.log_level())) {
         Ok(log) => log,
         Err(error) => {
-            eprintln!("emq-router: cannot start the log: {error}");
+            eprintln!("{name}: cannot start the log: {error}");
             return ExitCode::FAILURE;
         }
     };
@@ -46,19 +60,24 @@ pub(crate) fn run(args: &Args, settings: Settings) -> ExitCode {
     tracing::info!(
         version = env!("CARGO_PKG_VERSION"),
         settings = file,
-        "emq-router starts"
+        "{name} starts"
     );
     settings
         .warnings()
         .iter()
         .for_each(|warning| tracing::warn!("{warning}"));
-    let code = serve(args, settings, &router, &log);
+    let code = serve::<D>(program, &args, settings, &log);
     log.flush(FLUSH_TIMEOUT);
     code
 }
 
-fn serve(args: &Args, settings: Settings, router: &RouterSettings, log: &LogHandle) -> ExitCode {
-    // Before the server starts: a signal meanwhile waits for it.
+fn serve<D: Daemon>(
+    program: &Program,
+    args: &Args,
+    settings: Settings,
+    log: &LogHandle,
+) -> ExitCode {
+    // Before it starts: a signal meanwhile waits for it.
     let (sender, requests) = mpsc::channel();
     let watch = signals::watch(move |request| {
         // At the very end nobody listens any more.
@@ -68,37 +87,24 @@ fn serve(args: &Args, settings: Settings, router: &RouterSettings, log: &LogHand
         Ok(watch) => watch,
         Err(error) => return log_failed(log, &format!("cannot watch signals: {error}"), 1),
     };
-    let connections = router.max_frontend_connections
-        + router.max_backend_connections
-        + router.max_admin_connections;
-    if let Some(warning) = open_files::raise_open_files().too_few_for(connections as u64) {
-        tracing::warn!("{warning}");
-    }
-    let config = server_config(router, memory::usable_bytes());
-    tracing::info!(
-        max_memory_bytes = config.broker.max_memory_bytes,
-        "memory limit"
-    );
-    let server = match Server::start(config) {
-        Ok(server) => server,
-        Err(error @ StartError::NoSuchCore { .. }) => {
-            return log_failed(log, &error.to_string(), EXIT_SETTINGS);
-        }
-        Err(error) => return log_failed(log, &error.to_string(), 1),
+    let daemon = match D::start(&settings) {
+        Ok(daemon) => daemon,
+        Err(failure) => return log_failed(log, &failure.what, failure.code),
     };
     if args.print_addresses {
-        print_addresses(&server);
+        print_addresses(&daemon);
     }
     notify::ready("serving");
-    let mut broker = RunningBroker {
-        server,
+    let mut running = Running {
+        daemon,
+        program: *program,
         settings,
         sources: &args.sources,
         log,
     };
-    let forced = broker.take_requests(&requests);
+    let forced = running.take_requests(&requests);
     drop(watch);
-    broker.end(forced)
+    running.end(forced)
 }
 
 /// Logs why the process ends and sees to it that it is written.
@@ -108,13 +114,14 @@ fn log_failed(log: &LogHandle, what: &str, code: u8) -> ExitCode {
     ExitCode::from(code)
 }
 
-fn print_addresses(server: &Server) {
-    let lines: String = Socket::ALL
+fn print_addresses<D: Daemon>(daemon: &D) {
+    let lines: String = daemon
+        .addresses()
         .iter()
-        .map(|socket| format!("listening {socket} {}\n", server.addr(*socket)))
+        .map(|(name, addr)| format!("listening {name} {addr}\n"))
         .collect();
     let mut out = std::io::stdout().lock();
-    // Whoever asked for the addresses may be gone; the broker serves all the same.
+    // Whoever asked for the addresses may be gone; the daemon serves all the same.
     let _ = out.write_all(lines.as_bytes()).and_then(|()| out.flush());
 }
 
@@ -128,16 +135,17 @@ fn level(level: LogLevel) -> LevelFilter {
     }
 }
 
-struct RunningBroker<'a> {
-    server: Server,
+struct Running<'a, D> {
+    daemon: D,
+    program: Program,
     /// What it runs with.
     settings: Settings,
     sources: &'a Sources,
     log: &'a LogHandle,
 }
 
-impl RunningBroker<'_> {
-    /// Carries out signals until the broker ends; true if it had to end at once.
+impl<D: Daemon> Running<'_, D> {
+    /// Carries out signals until the daemon ends; true if it had to end at once.
     fn take_requests(&mut self, requests: &Receiver<Request>) -> bool {
         loop {
             match requests.recv_timeout(LOOK_INTERVAL) {
@@ -145,17 +153,17 @@ impl RunningBroker<'_> {
                 Ok(Request::Terminate) => {
                     tracing::info!("asked to end: finishing what is under way");
                     notify::stopping("draining");
-                    self.server.shutdown();
+                    self.daemon.shutdown();
                 }
                 Ok(Request::TerminateNow) => {
                     tracing::warn!("asked to end again: ending at once");
-                    self.server.shutdown_now();
+                    self.daemon.shutdown_now();
                     return true;
                 }
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return false,
             }
-            if self.server.is_finished() {
+            if self.daemon.is_finished() {
                 return false;
             }
         }
@@ -177,18 +185,14 @@ impl RunningBroker<'_> {
     }
 
     fn try_reload(&mut self) -> Result<(), Vec<String>> {
-        let new = Settings::load(Component::Router, self.sources)
+        let new = Settings::load(self.program.component, self.sources)
             .map_err(|errors| errors.iter().map(ToString::to_string).collect::<Vec<_>>())?;
         new.warnings()
             .iter()
             .for_each(|warning| tracing::warn!("{warning}"));
         let taken = new.without_restart(&self.settings);
-        let router = RouterSettings::new(&taken);
-        let config: ServerConfig = server_config(&router, memory::usable_bytes());
-        self.server
-            .reload(config)
-            .map_err(|error| vec![error.to_string()])?;
-        self.log.set_level(level(router.log_level));
+        self.daemon.reload(&taken).map_err(|error| vec![error])?;
+        self.log.set_level(level(taken.log_level()));
         for change in self.settings.changes(&new) {
             let (name, old, new) = (change.key.name(), change.old, change.new);
             match change.applies {
@@ -202,27 +206,24 @@ impl RunningBroker<'_> {
         Ok(())
     }
 
-    fn end(self, forced: bool) -> ExitCode {
+    fn end(mut self, forced: bool) -> ExitCode {
+        let name = self.program.name;
         if forced {
             let deadline = Instant::now() + END_TIMEOUT;
-            while !self.server.is_finished() && Instant::now() < deadline {
+            while !self.daemon.is_finished() && Instant::now() < deadline {
                 std::thread::sleep(Duration::from_millis(10));
             }
-            if !self.server.is_finished() {
-                let code = log_failed(self.log, "the broker does not end: leaving it", 1);
+            if !self.daemon.is_finished() {
+                let code = log_failed(self.log, &format!("{name} does not end: leaving it"), 1);
                 // Not even its threads are waited for.
-                std::mem::forget(self.server);
+                std::mem::forget(self.daemon);
                 return code;
             }
         }
         notify::stopping("ending");
-        match self.server.wait() {
-            Ok(report) => {
-                let abandoned = report.figures.counters.get(Counter::JobsAbandoned);
-                tracing::info!(jobs_abandoned = abandoned, "emq-router ends");
-                ExitCode::from(u8::from(forced))
-            }
-            Err(error) => log_failed(self.log, &format!("the broker ended: {error}"), 1),
+        match self.daemon.wait() {
+            Ok(()) => ExitCode::from(u8::from(forced)),
+            Err(error) => log_failed(self.log, &format!("{name} ended: {error}"), 1),
         }
     }
 }

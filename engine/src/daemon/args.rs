@@ -1,44 +1,33 @@
 //! The command line. Its options for settings come from the catalogue; their values are checked
 //! with those of the other sources, so that all errors read the same.
 
+use super::Program;
+use crate::settings::{Applies, Key, Kind, Sources};
 use clap::builder::{PathBufValueParser, StyledStr};
 use clap::{Arg, ArgAction, ArgMatches, Command};
-use eventmq::settings::{Applies, Component, Key, Kind, Sources};
 use std::path::PathBuf;
 
 /// What the command line says.
 #[derive(Debug)]
-pub(crate) struct Args {
+pub(super) struct Args {
     /// Where settings come from, the command line included.
-    pub(crate) sources: Sources,
+    pub(super) sources: Sources,
     /// Only check.
-    pub(crate) check_config: bool,
+    pub(super) check_config: bool,
     /// Only print.
-    pub(crate) print_config: bool,
+    pub(super) print_config: bool,
     /// Print `listening NAME ADDRESS` for each socket on standard output.
-    pub(crate) print_addresses: bool,
+    pub(super) print_addresses: bool,
 }
-
-/// Settings shown by `-h`; `--help` shows all.
-const MAIN: [Key; 9] = [
-    Key::FrontendAddr,
-    Key::BackendAddr,
-    Key::AdministrativeAddr,
-    Key::Threading,
-    Key::Hwm,
-    Key::MaxMemory,
-    Key::DrainTimeout,
-    Key::LogFormat,
-    Key::LogLevel,
-];
 
 impl Args {
     /// Reads the command line; wrong ones, `--help` and `--version` end the process.
-    pub(crate) fn from_command_line() -> Args {
-        Args::from_matches(&command().get_matches(), Sources::from_process())
+    pub(super) fn from_command_line(program: &Program) -> Args {
+        let matches = command(program).get_matches();
+        Args::from_matches(program, &matches, Sources::from_process())
     }
 
-    fn from_matches(matches: &ArgMatches, sources: Sources) -> Args {
+    fn from_matches(program: &Program, matches: &ArgMatches, sources: Sources) -> Args {
         let given = |key: Key| {
             matches
                 .get_one::<String>(key.name())
@@ -48,7 +37,7 @@ impl Args {
         Args {
             sources: Sources {
                 config_file: matches.get_one::<PathBuf>("config").cloned(),
-                command_line: options().filter_map(given).collect(),
+                command_line: options(program).filter_map(given).collect(),
                 ..sources
             },
             check_config: matches.get_flag("check-config"),
@@ -58,27 +47,29 @@ impl Args {
     }
 }
 
-/// The settings that are options: those of the broker that have an effect.
-fn options() -> impl Iterator<Item = Key> {
-    Key::ALL.iter().copied().filter(|key| {
+/// The settings that are options: those of the component that have an effect.
+fn options(program: &Program) -> impl Iterator<Item = Key> + use<> {
+    let component = program.component;
+    Key::ALL.iter().copied().filter(move |key| {
         let info = key.info();
-        info.is_used_by(Component::Router)
+        info.is_used_by(component)
             && info.applies != Applies::Never
             && !matches!(key, Key::ConfigFile | Key::SuperDebug)
     })
 }
 
-fn command() -> Command {
+/// The command line of a program, from which also its help, manual page and shell completions come.
+pub fn command(program: &Program) -> Command {
     let flag = |name: &'static str, help: &'static str| {
         Arg::new(name)
             .long(name)
             .action(ArgAction::SetTrue)
             .help(help)
     };
-    Command::new("emq-router")
+    Command::new(program.name)
         .version(env!("CARGO_PKG_VERSION"))
-        .about("The EventMQ broker")
-        .after_help("Settings also come from the environment (EVENTMQ_HWM=500) and a file; see docs/settings.md.")
+        .about(program.about)
+        .after_help("Settings also come from the environment (EVENTMQ_LOG_LEVEL=debug) and a file; see docs/settings.md.")
         .arg(
             Arg::new("config")
                 .short('C')
@@ -93,17 +84,17 @@ fn command() -> Command {
             "print-addresses",
             "Print `listening NAME ADDRESS` for each socket on standard output",
         ))
-        .args(options().map(option))
+        .args(options(program).map(|key| option(program, key)))
 }
 
-fn option(key: Key) -> Arg {
+fn option(program: &Program, key: Key) -> Arg {
     let info = key.info();
     let arg = Arg::new(info.name)
         .long(info.name.replace('_', "-"))
         .value_name(info.kind.type_name().to_uppercase().replace(' ', "-"))
         .help_heading("Settings")
         .help(help(key))
-        .hide_short_help(!MAIN.contains(&key));
+        .hide_short_help(!program.main.contains(&key));
     // `--disable-heartbeats` alone means yes.
     if info.kind == Kind::Bool {
         arg.num_args(0..=1).default_missing_value("true")
@@ -128,20 +119,30 @@ fn help(key: Key) -> StyledStr {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::settings::Component;
+
+    const ROUTER: Program = Program {
+        name: "emq-router",
+        about: "The EventMQ broker",
+        component: Component::Router,
+        main: &[Key::FrontendAddr, Key::Hwm],
+    };
 
     fn parse(words: &[&str]) -> Result<Args, clap::Error> {
         let words = std::iter::once("emq-router").chain(words.iter().copied());
-        let matches = command().try_get_matches_from(words)?;
-        Ok(Args::from_matches(&matches, Sources::default()))
+        let matches = command(&ROUTER).try_get_matches_from(words)?;
+        Ok(Args::from_matches(&ROUTER, &matches, Sources::default()))
     }
 
     #[test]
     fn the_command_line_is_consistent() {
-        command().debug_assert();
-        assert!(
-            MAIN.iter()
-                .all(|key| options().any(|option| option == *key))
-        );
+        for component in Component::ALL {
+            command(&Program {
+                component,
+                ..ROUTER
+            })
+            .debug_assert();
+        }
     }
 
     #[test]
