@@ -56,6 +56,11 @@ pub const CLIENT_BUFFER_BYTES_DEFAULT: usize = 1024 * 1024;
 pub const CLIENT_RESULT_BYTES_DEFAULT: usize = 16 * 1024 * 1024;
 /// Default of `worker_buffer_bytes`: no new jobs for the worker above it.
 pub const WORKER_BUFFER_BYTES_DEFAULT: usize = 8 * 1024 * 1024;
+/// A connection is not read while more than this waits for it of what it caused itself and no
+/// other limit bounds (PONGs, ACKs, administrative answers), until half of it has left.
+pub const OWED_BYTES_MAX: usize = 64 * 1024;
+/// A connection that is not read for that reason and takes no byte for this long is closed.
+pub const OWED_TIMEOUT_MS: u64 = 30_000;
 /// Default of the handshake deadline, in milliseconds.
 pub const HANDSHAKE_TIMEOUT_MS_DEFAULT: u64 = 10_000;
 /// Take-overs of one routing id inside [`TAKEOVER_WINDOW_MS`] before a newcomer is refused.

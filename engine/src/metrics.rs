@@ -45,6 +45,8 @@ catalogue! {
     ConnectionsClosedProtocol, "closed_protocol", "connections closed: ZMTP violation after the handshake";
     ConnectionsClosedError, "closed_error_command", "connections closed: the peer sent a ZMTP ERROR";
     ConnectionsClosedTooLarge, "closed_too_large", "connections closed: message above twice the size limit";
+    ConnectionsClosedNotReading, "closed_not_reading", "connections closed: the peer asked for answers and took no byte of them";
+    ConnectionsThrottled, "connections_throttled", "times a connection was not read because its peer did not take the answers it had asked for";
     ConnectionsClosedReplaced, "closed_replaced", "connections closed: a newer one has the same routing id";
     ConnectionsRefusedTakeover, "refused_takeover", "connections refused: routing id taken over too often";
     ConnectionsRefusedLimit, "refused_connection_limit", "connections refused: the socket has its maximum";

@@ -5,11 +5,13 @@
 //! - [`peers`]: the virtual environment with the original Python package, or why it is missing
 //! - [`dealer`]: libzmq DEALER sockets with deadlines
 //! - [`raw`]: ZMTP spelled by hand over plain TCP, for bytes that libzmq would never send
+//! - [`attack`]: what tests that attack the broker share
 //! - [`scenario`]: the scenario files of `tests/scenarios` and what runs them
 //!
 //! Every wait for something that must happen has a deadline; what must *not* happen is asked for
 //! behind a round trip that proves that the broker has taken what came before.
 
+pub mod attack;
 pub mod dealer;
 pub mod peers;
 pub mod process;

@@ -5,7 +5,7 @@ use super::stream::Stream;
 use super::unsent::Unsent;
 use crate::frames::{Message, SharedBytes};
 use crate::ids::{ConnId, Socket};
-use crate::limits::SHARED_BYTES_MIN;
+use crate::limits::{OWED_BYTES_MAX, SHARED_BYTES_MIN};
 use crate::link::{CloseReason, OutClass, Outbox};
 use crate::metrics::{Counter, Counters};
 use std::collections::VecDeque;
@@ -53,6 +53,17 @@ impl WrittenTable {
     }
 }
 
+/// Outcome of [`OutputTable::flush`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Flushed {
+    /// Written as far as the kernel takes it.
+    Going,
+    /// As before, and the connection may be read again.
+    Unthrottled,
+    /// Writing failed for good.
+    Broken,
+}
+
 #[derive(Debug)]
 pub(super) enum Segment {
     Bytes(Vec<u8>),
@@ -77,6 +88,45 @@ enum State {
     Lost,
 }
 
+/// Waiting bytes that the peer itself causes and that no class limit bounds: PONGs, ACKs,
+/// administrative answers. Counted in two windows, because what leaves is not looked at: output is
+/// first in, first out, so when all that waited at the start of a window has left, the window
+/// before it has left, too. Never less than what waits; more by what left of one window.
+#[derive(Debug, Default)]
+struct Owed {
+    before: usize,
+    now: usize,
+    /// Bytes that have still to leave until the window ends.
+    window_left: usize,
+    /// The connection is not read until half of the bound has left.
+    throttled: bool,
+    /// Something has left since the last [`OutputTable::take_progress`].
+    progress: bool,
+}
+
+impl Owed {
+    fn add(&mut self, bytes: usize) {
+        self.now += bytes;
+        self.throttled |= self.before + self.now > OWED_BYTES_MAX;
+    }
+
+    /// `gone` bytes have left, `pending` wait. True if the throttle ends with it.
+    fn left(&mut self, gone: usize, pending: usize) -> bool {
+        self.progress = true;
+        if gone < self.window_left {
+            self.window_left -= gone;
+            return false;
+        }
+        self.before = if pending == 0 { 0 } else { self.now };
+        self.now = 0;
+        self.window_left = pending;
+        self.throttled && {
+            self.throttled = self.before > OWED_BYTES_MAX / 2;
+            !self.throttled
+        }
+    }
+}
+
 /// Output of one connection: `queue` first, then `buf`; `head` bytes of the first are written.
 #[derive(Debug, Default)]
 struct Out {
@@ -94,6 +144,7 @@ struct Out {
     pending: usize,
     /// All bytes that have left, for [`WrittenTable`].
     written: u64,
+    owed: Owed,
     notify_below: Option<usize>,
     buf: Vec<u8>,
     queue: VecDeque<Segment>,
@@ -182,7 +233,12 @@ impl OutputTable {
     /// Appends bytes of the connection itself (greeting, READY, PONG).
     pub(super) fn raw(&mut self, slot: usize, bytes: &[u8], greeting_bytes: u8) {
         let out = &mut self.slots[slot];
+        if out.state != State::Open {
+            // Replaced: it is still read, but gets no more output.
+            return;
+        }
         out.greeting_bytes += greeting_bytes;
+        out.owed.add(bytes.len());
         // The dispatch never handed these over: they cancel out when they leave.
         out.written = out.written.wrapping_sub(bytes.len() as u64);
         Self::append(&mut self.pool, out, bytes);
@@ -229,6 +285,9 @@ impl OutputTable {
         // One message always fits an empty buffer of a living connection.
         let admitted = out.pending.saturating_add(len) <= limit
             || (out.pending == 0 && out.state == State::Open);
+        if class == OutClass::Control && admitted {
+            out.owed.add(len);
+        }
         self.counters.inc(if admitted {
             Counter::MessagesSent
         } else {
@@ -278,8 +337,8 @@ impl OutputTable {
         }
     }
 
-    /// Writes what waits for `slot`. False if writing failed for good.
-    pub(super) fn flush<S: Stream>(&mut self, slot: usize, stream: &mut S) -> bool {
+    /// Writes what waits for `slot`.
+    pub(super) fn flush<S: Stream>(&mut self, slot: usize, stream: &mut S) -> Flushed {
         let out = &mut self.slots[slot];
         out.dirty = false;
         let mut gone = 0;
@@ -310,12 +369,29 @@ impl OutputTable {
             out.greeting_bytes = 0;
             self.pool.put(buf);
         }
-        let broken = out.broken;
+        let flushed = if out.broken {
+            Flushed::Broken
+        } else if gone > 0 && out.owed.left(gone, out.pending) {
+            Flushed::Unthrottled
+        } else {
+            Flushed::Going
+        };
         self.pending_bytes -= gone;
         self.counters.add(Counter::BytesSent, gone as u64);
         self.add_written(slot, gone);
         self.tell_writable(slot);
-        !broken
+        flushed
+    }
+
+    /// True if the connection is not to be read, because its peer does not take what it asks for.
+    pub(super) fn is_throttled(&self, slot: usize) -> bool {
+        let out = &self.slots[slot];
+        out.owed.throttled && !out.broken
+    }
+
+    /// True if the peer has taken a byte since this was last asked.
+    pub(super) fn take_progress(&mut self, slot: usize) -> bool {
+        std::mem::take(&mut self.slots[slot].owed.progress)
     }
 
     fn tell_writable(&mut self, slot: usize) {

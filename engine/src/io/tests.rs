@@ -1,3 +1,5 @@
+mod throttle;
+
 use super::fake::*;
 use super::{ConnTable, OutputTable, WrittenTable};
 use crate::frames::OwnedMessage;

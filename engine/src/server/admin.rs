@@ -17,6 +17,9 @@ use std::time::Instant;
 
 /// Requests being rendered; further ones are not answered (and counted).
 const RENDERING_MAX: usize = 64;
+/// Of them, those of one connection while half of the places are free; else one, so that a flood
+/// on some connections leaves places for the others.
+const RENDERING_PER_CONNECTION_MAX: usize = 8;
 /// Bytes of an answer made at a time.
 const SLICE_BYTES: usize = 64 * 1024;
 
@@ -45,6 +48,8 @@ pub(super) struct Facts {
 pub(super) struct AdminDesk {
     jobs: Sender<Job>,
     answers: Arc<ArrayQueue<(ConnId, Vec<u8>)>>,
+    /// Connections of the requests under way, one entry each; at most [`RENDERING_MAX`].
+    under_way: Vec<ConnId>,
     msgid: MsgidText,
     pub(super) counters: Counters,
 }
@@ -83,6 +88,7 @@ impl AdminDesk {
         let desk = AdminDesk {
             jobs,
             answers: Arc::clone(&answers),
+            under_way: Vec::with_capacity(RENDERING_MAX),
             msgid: first_msgid,
             counters: Counters::default(),
         };
@@ -112,6 +118,11 @@ impl AdminDesk {
             }
         };
         self.counters.inc(Counter::AdminRequests);
+        // Before the snapshot is taken: a request that gets no answer must cost little.
+        if request.command != AdminCommand::Disconnect && !self.has_place(conn) {
+            self.counters.inc(Counter::AdminDropped);
+            return false;
+        }
         advance_msgid(&mut self.msgid);
         let source = match request.command {
             AdminCommand::Disconnect => {
@@ -136,10 +147,22 @@ impl AdminDesk {
             msgid: self.msgid,
             source,
         };
-        if self.jobs.try_send(job).is_err() {
+        if self.jobs.try_send(job).is_ok() {
+            self.under_way.push(conn);
+        } else {
             self.counters.inc(Counter::AdminDropped);
         }
         false
+    }
+
+    /// True if one more request of `conn` may be rendered.
+    fn has_place(&self, conn: ConnId) -> bool {
+        let own = self.under_way.iter().filter(|c| **c == conn).count();
+        match self.under_way.len() {
+            n if n < RENDERING_MAX / 2 => own < RENDERING_PER_CONNECTION_MAX,
+            n if n < RENDERING_MAX => own == 0,
+            _ => false,
+        }
     }
 
     /// True if answers wait to be sent.
@@ -153,6 +176,9 @@ impl AdminDesk {
             let Some((conn, answer)) = self.answers.pop() else {
                 return;
             };
+            if let Some(at) = self.under_way.iter().position(|c| *c == conn) {
+                self.under_way.swap_remove(at);
+            }
             // Not `Control`: whoever asks and never reads must not grow.
             out.send(conn, OutClass::Result, &[&answer]);
         }

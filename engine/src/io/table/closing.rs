@@ -1,9 +1,10 @@
 //! Ends of connections: deadlines, what the dispatch asks for, and giving back what was not sent.
 
 use super::{ConnTable, Phase};
-use crate::ids::{ConnId, NS_PER_SEC};
+use crate::ids::{ConnId, NS_PER_MS, NS_PER_SEC};
 use crate::io::sink::InputSink;
 use crate::io::stream::Stream;
+use crate::limits::OWED_TIMEOUT_MS;
 use crate::link::CloseReason;
 use crate::metrics::Counter;
 use crate::zmtp;
@@ -68,12 +69,49 @@ impl<S: Stream> ConnTable<S> {
                 _ => {}
             }
         }
+        self.check_throttled(now_ns);
         if now_ns >= self.next_upkeep_ns {
             self.next_upkeep_ns = now_ns + NS_PER_SEC;
             self.outs.pool().trim();
             self.partials.trim();
             if self.outs.any_paused() {
                 self.ping_paused();
+            }
+        }
+    }
+
+    /// A connection is not read because its peer does not take what it asked for: from now on it
+    /// must take something within [`OWED_TIMEOUT_MS`].
+    pub(super) fn watch_throttled(&mut self, slot: usize, id: ConnId) {
+        if let Some(Some(conn)) = self.conns.get_mut(slot)
+            && !std::mem::replace(&mut conn.watched, true)
+        {
+            self.counters.inc(Counter::ConnectionsThrottled);
+            self.outs.take_progress(slot);
+            let deadline_ns = self.now_ns + OWED_TIMEOUT_MS * NS_PER_MS;
+            self.throttled.push_back((deadline_ns, id));
+        }
+    }
+
+    fn check_throttled(&mut self, now_ns: u64) {
+        while let Some((at, id)) = self.throttled.front().copied() {
+            if at > now_ns {
+                break;
+            }
+            self.throttled.pop_front();
+            let slot = id.slot();
+            if self.phase(id) != Some(Phase::Open) {
+                continue;
+            }
+            if !self.outs.is_throttled(slot) {
+                if let Some(Some(conn)) = self.conns.get_mut(slot) {
+                    conn.watched = false;
+                }
+            } else if self.outs.take_progress(slot) {
+                let deadline_ns = now_ns + OWED_TIMEOUT_MS * NS_PER_MS;
+                self.throttled.push_back((deadline_ns, id));
+            } else {
+                self.end(slot, Counter::ConnectionsClosedNotReading);
             }
         }
     }

@@ -5,7 +5,7 @@ mod closing;
 mod reading;
 
 use super::buffers::BufferPool;
-use super::output::OutputTable;
+use super::output::{Flushed, OutputTable};
 use super::sink::InputSink;
 use super::stream::Stream;
 use super::unsent::Unsent;
@@ -80,6 +80,8 @@ struct Conn<S> {
     /// The last read ended no message: the next one goes straight to `partial`, so that a message
     /// that comes in crumbs is not copied once for each.
     dribbling: bool,
+    /// In the list of throttled connections.
+    watched: bool,
     pings: u32,
     /// When it was last read into `partial`.
     partial_read_ns: u64,
@@ -105,6 +107,8 @@ pub struct ConnTable<S> {
     ready: [VecDeque<u32>; 3],
     handshakes: VecDeque<(u64, ConnId)>,
     closing: VecDeque<(u64, ConnId)>,
+    /// Throttled connections, and when each must have taken something.
+    throttled: VecDeque<(u64, ConnId)>,
     recv: Vec<u8>,
     spans: Vec<FrameSpan>,
     scratch: Vec<u8>,
@@ -133,6 +137,7 @@ impl<S: Stream> ConnTable<S> {
             ready: Default::default(),
             handshakes: VecDeque::new(),
             closing: VecDeque::new(),
+            throttled: VecDeque::new(),
             recv: vec![0; TURN_READ_BYTES_MAX],
             spans: Vec::new(),
             scratch: Vec::new(),
@@ -250,6 +255,7 @@ impl<S: Stream> ConnTable<S> {
             ended: false,
             stalled: false,
             dribbling: false,
+            watched: false,
             pings: 0,
             partial_read_ns: now_ns,
             generation,
@@ -309,10 +315,8 @@ impl<S: Stream> ConnTable<S> {
     /// Time of the earliest deadline, in monotonic nanoseconds.
     pub fn next_deadline_ns(&self) -> Option<u64> {
         let first = |list: &VecDeque<(u64, ConnId)>| list.front().map(|(at, _)| *at);
-        match (first(&self.handshakes), first(&self.closing)) {
-            (Some(a), Some(b)) => Some(a.min(b)),
-            (a, b) => a.or(b),
-        }
+        let lists = [&self.handshakes, &self.closing, &self.throttled];
+        lists.into_iter().filter_map(first).min()
     }
 
     /// One round of input: carries out what the sink asked for, then reads every connection that
@@ -355,9 +359,13 @@ impl<S: Stream> ConnTable<S> {
         let Some(stream) = conn.stream.as_mut() else {
             return;
         };
-        if !self.outs.flush(slot, stream) {
+        let flushed = self.outs.flush(slot, stream);
+        if flushed == Flushed::Broken {
             // Reading tells why, behind what was still to be read.
             conn.readable = true;
+            Self::enqueue(&mut self.ready, conn, slot);
+        } else if flushed == Flushed::Unthrottled {
+            // An edge may have come meanwhile.
             Self::enqueue(&mut self.ready, conn, slot);
         } else if matches!(conn.phase, Phase::Flushing { .. }) && self.outs.pending(slot) == 0 {
             stream.shutdown_write();
@@ -384,6 +392,10 @@ impl<S: Stream> ConnTable<S> {
         match conn.phase {
             Phase::Handshake { .. } | Phase::Open => {
                 if self.outs.is_paused(slot, conn.socket) && conn.phase == Phase::Open {
+                    return;
+                }
+                if self.outs.is_throttled(slot) && !conn.ended {
+                    self.watch_throttled(slot, id);
                     return;
                 }
                 self.read(slot, id, sink);
