@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-/// One of the broker's ROUTER sockets (protocol.md section 1).
+/// One of the three listening sockets of a process: those of the broker by name (protocol.md
+/// section 1). A component with other sockets uses the same three places and says which is which.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Socket {

@@ -8,6 +8,7 @@
 
 pub mod ids;
 pub mod limits;
+pub mod log_limit;
 pub mod metrics;
 
 pub mod addr;
@@ -32,6 +33,9 @@ pub mod daemon;
 
 #[cfg(feature = "broker")]
 pub mod server;
+
+#[cfg(feature = "pubsub")]
+pub mod pubsub;
 
 #[cfg(feature = "cli")]
 pub mod cli;

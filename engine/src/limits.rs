@@ -33,6 +33,8 @@ pub const SCHEDULE_BYTES_MAX: usize = 1024 * 1024;
 /// Largest queues frame of an INFORM: 1,024 names of 255 bytes, six-fold JSON escapes aside.
 pub const INFORM_BYTES_MAX: usize = 1024 * 1024;
 
+/// Longest topic of a subscription. Beside a command's name it fits [`COMMAND_BYTES_MAX`].
+pub const SUBSCRIPTION_BYTES_MAX: usize = 4_000;
 /// A message of this size and more travels by reference instead of being copied.
 pub const SHARED_BYTES_MIN: usize = 32 * 1024;
 /// Bytes read from one connection in one turn, and the size of an agent's receive buffer.
@@ -61,6 +63,12 @@ pub const WORKER_BUFFER_BYTES_DEFAULT: usize = 8 * 1024 * 1024;
 pub const OWED_BYTES_MAX: usize = 64 * 1024;
 /// A connection that is not read for that reason and takes no byte for this long is closed.
 pub const OWED_TIMEOUT_MS: u64 = 30_000;
+/// Default of `subscriber_buffer_bytes`: published messages are dropped above it.
+pub const SUBSCRIBER_BUFFER_BYTES_DEFAULT: usize = 8 * 1024 * 1024;
+/// Default of `max_subscriptions`.
+pub const SUBSCRIPTIONS_MAX_DEFAULT: usize = 1_000_000;
+/// Default of `max_subscriptions_per_subscriber`.
+pub const SUBSCRIPTIONS_PER_SUBSCRIBER_MAX_DEFAULT: usize = 100_000;
 /// Default of the handshake deadline, in milliseconds.
 pub const HANDSHAKE_TIMEOUT_MS_DEFAULT: u64 = 10_000;
 /// Take-overs of one routing id inside [`TAKEOVER_WINDOW_MS`] before a newcomer is refused.
@@ -77,6 +85,7 @@ const _: () = {
         "frame offsets are 32 bits wide"
     );
     assert!(COMMAND_BYTES_MAX < INNER_COMMAND_BYTES_MAX);
+    assert!(SUBSCRIPTION_BYTES_MAX + "\x09SUBSCRIBE".len() < COMMAND_BYTES_MAX);
     assert!(SHARED_BYTES_MIN <= CHUNK_BYTES);
     assert!(SHARED_BYTES_MIN < TURN_READ_BYTES_MAX);
     assert!(COMMAND_BYTES_MAX < TURN_READ_BYTES_MAX);

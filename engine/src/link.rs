@@ -35,7 +35,8 @@ pub enum OutClass {
     Notice,
     /// A result or a REJECT: dropped and counted above `client_result_bytes`.
     Result,
-    /// A job or a schedule on its way to a worker or scheduler: never dropped.
+    /// A job or a schedule on its way to a worker or scheduler: never dropped here. A message on
+    /// its way to a subscriber: the publisher has bounded it.
     Work,
     /// ACK, HEARTBEAT, DISCONNECT, KBYE, administrative answers: never dropped; the state machine
     /// bounds how many it causes.

@@ -108,6 +108,23 @@ catalogue! {
     SchedulersRemoved, "schedulers_removed", "schedulers removed: silent, lost, or said KBYE";
     SchedulesForwarded, "schedules_forwarded", "SCHEDULEs and UNSCHEDULEs sent to schedulers";
     DisconnectsSent, "disconnects_sent", "DISCONNECTs sent to unregistered workers";
+    // Publisher.
+    PublishesReceived, "publishes_received", "PUBLISHes taken";
+    PublishesUnheard, "publishes_unheard", "PUBLISHes whose topic nobody had subscribed to";
+    PublishedSent, "published_sent", "published messages given to subscribers, one for each";
+    PublishedDroppedSlow, "published_dropped_slow", "published messages dropped for a subscriber that does not read";
+    PublishedDroppedMemory, "published_dropped_memory", "published messages dropped for a subscriber under memory pressure";
+    PublishedUnsent, "published_unsent", "published messages not sent before their subscriber's connection ended";
+    IgnoredPublish, "ignored_publish", "PUBLISHes ignored: neither 6 nor 7 frames";
+    IgnoredFromSubscriber, "ignored_from_subscriber", "messages of subscribers ignored: no subscription";
+    SubscriptionsAdded, "subscriptions_added", "subscriptions taken";
+    SubscriptionsRepeated, "subscriptions_repeated", "subscriptions that were there already";
+    SubscriptionsCancelled, "subscriptions_cancelled", "subscriptions cancelled";
+    SubscriptionsUnknown, "subscriptions_unknown", "cancellations of subscriptions that were not there";
+    SubscriptionsRefusedPeer, "subscriptions_refused_peer", "subscriptions refused: the subscriber has its maximum";
+    SubscriptionsRefusedTotal, "subscriptions_refused_total", "subscriptions refused: all subscribers together have the maximum";
+    SubscriptionsRefusedMemory, "subscriptions_refused_memory", "subscriptions refused: memory";
+    SubscriptionsRefusedTooLong, "subscriptions_refused_too_long", "subscriptions refused: topic too long";
     // Broker.
     InputPaused, "input_paused", "times reading from clients was paused for memory";
     Stalls, "stalls", "gaps of more than a second in which the broker did not run";

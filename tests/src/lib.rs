@@ -1,6 +1,7 @@
 //! Shared parts of the system tests: real peers and real processes around the broker.
 //!
 //! - [`process`]: children that end with their guard, also when the test panics
+//! - [`publisher`]: an `emq-pubsub`, ours or the original
 //! - [`router`]: an `emq-router`, ours or the original, on ports of its own
 //! - [`peers`]: the virtual environment with the original Python package, or why it is missing
 //! - [`dealer`]: libzmq DEALER sockets with deadlines
@@ -15,6 +16,7 @@ pub mod attack;
 pub mod dealer;
 pub mod peers;
 pub mod process;
+pub mod publisher;
 pub mod raw;
 pub mod router;
 pub mod scenario;

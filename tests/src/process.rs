@@ -3,11 +3,13 @@
 use crate::eventually;
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::Pid;
+use std::collections::HashMap;
 use std::fs::File;
-use std::io;
+use std::io::{self, BufRead, BufReader};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 /// A running child; killed and waited for when dropped.
@@ -155,6 +157,42 @@ impl Drop for Process {
             eprintln!("--- {} logged:\n{}\n---", self.name, self.log_tail());
         }
     }
+}
+
+/// Starts one of our daemons with `--print-addresses` and reads the `count` addresses that it
+/// prints, one `listening NAME ADDRESS` a line: by name.
+pub fn start_listening(
+    name: &str,
+    command: &mut Command,
+    log: &Path,
+    count: usize,
+) -> Result<(Process, HashMap<String, String>), String> {
+    command.stdout(Stdio::piped());
+    let mut process = Process::start(name, command, log).map_err(|error| error.to_string())?;
+    let stdout = process.child().stdout.take().expect("stdout is a pipe");
+    let (lines, received) = mpsc::channel();
+    // Ends with the pipe, that is with the process.
+    std::thread::spawn(move || {
+        for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+            // Goes on reading when nobody listens, so that the daemon never blocks on a full pipe.
+            let _ = lines.send(line);
+        }
+    });
+    let mut addresses = HashMap::new();
+    let end = Instant::now() + crate::PATIENCE;
+    while addresses.len() < count {
+        let left = end.saturating_duration_since(Instant::now());
+        let line = received.recv_timeout(left).map_err(|error| match error {
+            mpsc::RecvTimeoutError::Timeout => "it prints no addresses".to_owned(),
+            mpsc::RecvTimeoutError::Disconnected => {
+                format!("it ended: {:?}", process.wait(crate::PATIENCE))
+            }
+        })?;
+        if let ["listening", name, address] = line.split_whitespace().collect::<Vec<_>>()[..] {
+            addresses.insert(name.to_owned(), address.to_owned());
+        }
+    }
+    Ok((process, addresses))
 }
 
 /// A TCP port of 127.0.0.1 that nobody listens on now. For programs that cannot take port 0: it

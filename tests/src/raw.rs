@@ -73,7 +73,7 @@ pub fn emqp<F: AsRef<[u8]>>(frames: &[F]) -> Vec<u8> {
     message(&all)
 }
 
-/// A DEALER spelled by hand, after its handshake.
+/// A DEALER (or another socket) spelled by hand, after its handshake.
 #[derive(Debug)]
 pub struct RawDealer {
     stream: TcpStream,
@@ -84,14 +84,26 @@ impl RawDealer {
     /// Connects to `address` (host:port) and finishes the handshake. `properties` come behind
     /// Socket-Type.
     pub fn connect(address: &str, properties: &[(&str, &[u8])]) -> io::Result<RawDealer> {
+        RawDealer::connect_as(address, "DEALER", 0, properties)
+    }
+
+    /// The same for a peer that says it has a socket of this type and speaks ZMTP 3.`minor`.
+    pub fn connect_as(
+        address: &str,
+        socket_type: &str,
+        minor: u8,
+        properties: &[(&str, &[u8])],
+    ) -> io::Result<RawDealer> {
         let mut stream = TcpStream::connect(address)?;
         stream.set_read_timeout(Some(crate::PATIENCE))?;
         stream.set_write_timeout(Some(crate::PATIENCE))?;
         stream.set_nodelay(true)?;
-        stream.write_all(&greeting())?;
+        let mut ours = greeting();
+        ours[11] = minor;
+        stream.write_all(&ours)?;
         let mut theirs = [0; 64];
         stream.read_exact(&mut theirs)?;
-        let mut all: Vec<(&str, &[u8])> = vec![("Socket-Type", b"DEALER")];
+        let mut all: Vec<(&str, &[u8])> = vec![("Socket-Type", socket_type.as_bytes())];
         all.extend_from_slice(properties);
         stream.write_all(&ready_command(&all))?;
         let mut dealer = RawDealer {

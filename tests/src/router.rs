@@ -1,12 +1,10 @@
 //! A broker process with three addresses of its own.
 
 use crate::dealer::{Dealer, admin};
-use crate::process::{Process, free_port};
+use crate::process::{Process, free_port, start_listening};
 use crate::{PATIENCE, peers};
-use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::sync::mpsc;
+use std::process::Command;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 use zmq::Context;
@@ -217,43 +215,15 @@ impl Start {
     }
 }
 
-/// Starts ours and reads the addresses that it prints, one `listening NAME ADDRESS` a line.
+/// Starts ours and reads the addresses that it prints.
 fn start_ours(command: &mut Command, log: &Path) -> Result<(Process, Addresses), String> {
-    command.stdout(Stdio::piped());
-    let mut process =
-        Process::start("emq-router", command, log).map_err(|error| error.to_string())?;
-    let stdout = process.child().stdout.take().expect("stdout is a pipe");
-    let (lines, received) = mpsc::channel();
-    // Ends with the pipe, that is with the process.
-    std::thread::spawn(move || {
-        for line in BufReader::new(stdout).lines().map_while(Result::ok) {
-            if lines.send(line).is_err() {
-                // Goes on reading, so that the broker never blocks on a full pipe.
-            }
-        }
-    });
-    let mut addresses = Addresses::default();
-    let end = Instant::now() + PATIENCE;
-    while addresses.frontend.is_empty()
-        || addresses.backend.is_empty()
-        || addresses.admin.is_empty()
-    {
-        let left = end.saturating_duration_since(Instant::now());
-        let line = received.recv_timeout(left).map_err(|error| match error {
-            mpsc::RecvTimeoutError::Timeout => "it prints no addresses".to_owned(),
-            mpsc::RecvTimeoutError::Disconnected => {
-                format!("it ended: {:?}", process.wait(PATIENCE))
-            }
-        })?;
-        match line.split_whitespace().collect::<Vec<_>>()[..] {
-            ["listening", "frontend", address] => addresses.frontend = address.to_owned(),
-            ["listening", "backend", address] => addresses.backend = address.to_owned(),
-            ["listening", name, address] if name.starts_with("admin") => {
-                addresses.admin = address.to_owned();
-            }
-            _ => {}
-        }
-    }
+    let (process, mut addresses) = start_listening("emq-router", command, log, 3)?;
+    let mut take = |name: &str| addresses.remove(name).unwrap_or_default();
+    let addresses = Addresses {
+        frontend: take("frontend"),
+        backend: take("backend"),
+        admin: take("administrative"),
+    };
     Ok((process, addresses))
 }
 

@@ -98,6 +98,17 @@ pub fn parse_message<'a>(message: &Message<'a>) -> Result<AdminRequest<'a>, Coun
     })
 }
 
+/// A value as JSON, printed as Python's `json.dumps` prints it: for answers of components that
+/// have their own.
+///
+/// # Panics
+/// If the value does not serialise.
+pub fn to_python_json<T: serde::Serialize + ?Sized>(value: &T) -> Vec<u8> {
+    let mut out = Vec::new();
+    json::push(&mut out, value);
+    out
+}
+
 /// Appends the answer to everything but DISCONNECT in its wire form. `newid` is a fresh msgid: the
 /// request's is not in the answer.
 pub fn push_reply(out: Vec<u8>, newid: &[u8], json: &[u8]) -> Vec<u8> {

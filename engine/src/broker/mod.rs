@@ -67,6 +67,7 @@ use crate::emqp::Envelope;
 use crate::frames::Message;
 use crate::ids::{ConnId, Now, Socket};
 use crate::link::Outbox;
+use crate::log_limit::shown_id;
 use crate::metrics::{Counter, Counters};
 use ahash::RandomState;
 use drain::Phase;
@@ -282,20 +283,4 @@ impl Broker {
         self.tags = self.tags.wrapping_add(1);
         self.tags
     }
-}
-
-/// A routing id for logs: text if it is printable, else hexadecimal.
-fn shown_id(id: &[u8]) -> String {
-    if let Ok(text) = std::str::from_utf8(id)
-        && !text.chars().any(char::is_control)
-    {
-        return text.to_owned();
-    }
-    use std::fmt::Write;
-    let mut shown = String::from("0x");
-    for byte in id {
-        // Writing into a String cannot fail.
-        let _ = write!(shown, "{byte:02x}");
-    }
-    shown
 }

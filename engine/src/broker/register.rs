@@ -70,7 +70,7 @@ impl Broker {
     pub(super) fn bad_inform(&mut self, peer: u32, bad: BadInform, now: Now) {
         self.counters.inc(Counter::IgnoredInform);
         if let Some(repeats) = self.logs.admit(LogKind::BadInform, now.mono_ns) {
-            let id = super::shown_id(&self.peers.slab[peer].id);
+            let id = crate::log_limit::shown_id(&self.peers.slab[peer].id);
             tracing::warn!(peer = %id, repeats, "INFORM ignored: {bad}");
         }
     }
@@ -330,7 +330,7 @@ impl Broker {
     pub(super) fn log_lost(&mut self, worker: u32, jobs: usize, now: Now) {
         if let Some(repeats) = self.logs.admit(LogKind::JobsLost, now.mono_ns) {
             let peer = self.workers.slab[worker].peer;
-            let id = super::shown_id(&self.peers.slab[peer].id);
+            let id = crate::log_limit::shown_id(&self.peers.slab[peer].id);
             tracing::warn!(worker = %id, jobs, repeats, "jobs lost with their worker");
         }
     }

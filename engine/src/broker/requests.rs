@@ -275,7 +275,7 @@ impl Broker {
         if reason != RejectReason::Draining
             && let Some(repeats) = self.logs.admit(LogKind::Rejected, now.mono_ns)
         {
-            let id = super::shown_id(&self.peers.slab[peer].id);
+            let id = crate::log_limit::shown_id(&self.peers.slab[peer].id);
             tracing::warn!(reason = %word, peer = %id, repeats, "message refused");
         }
         let entry = &self.peers.slab[peer];

@@ -447,7 +447,7 @@ impl Broker {
     pub(super) fn log_scheduler(&mut self, scheduler: u32, why: &str, now: Now) {
         if let Some(repeats) = self.logs.admit(LogKind::SchedulerLost, now.mono_ns) {
             let peer = self.schedulers.slab[scheduler].peer;
-            let id = super::shown_id(&self.peers.slab[peer].id);
+            let id = crate::log_limit::shown_id(&self.peers.slab[peer].id);
             tracing::warn!(scheduler = %id, repeats, "scheduler removed: {why}");
         }
     }

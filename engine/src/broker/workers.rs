@@ -294,7 +294,7 @@ impl Broker {
     pub(super) fn log_worker(&mut self, worker: u32, why: &str, now: Now) {
         if let Some(repeats) = self.logs.admit(LogKind::WorkerLost, now.mono_ns) {
             let peer = self.workers.slab[worker].peer;
-            let id = super::shown_id(&self.peers.slab[peer].id);
+            let id = crate::log_limit::shown_id(&self.peers.slab[peer].id);
             tracing::warn!(worker = %id, repeats, "worker removed: {why}");
         }
     }

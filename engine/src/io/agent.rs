@@ -215,8 +215,8 @@ impl IoAgent {
         self.table.counters_mut().inc(Counter::AcceptErrors);
         self.accept_retry_ns = Some(now_ns + ACCEPT_RETRY_NS);
         if !std::mem::replace(&mut self.accept_failing, true) {
-            let socket = self.listeners[listener].listener.socket();
-            tracing::warn!(%socket, %error, "cannot accept connections; trying again until it works");
+            let socket = self.listeners[listener].listener.name();
+            tracing::warn!(socket, %error, "cannot accept connections; trying again until it works");
         }
     }
 

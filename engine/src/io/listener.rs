@@ -15,10 +15,10 @@ const BACKLOG: i32 = 4_096;
 
 /// Why an address could not be bound.
 #[derive(Debug, Error)]
-#[error("cannot bind {socket} address {addr}: {source}")]
+#[error("cannot bind {name} address {addr}: {source}")]
 pub struct BindError {
-    /// Whose address.
-    pub socket: Socket,
+    /// Whose address: the name of the socket.
+    pub name: &'static str,
     /// The address.
     pub addr: Addr,
     /// What the system said.
@@ -35,6 +35,7 @@ enum Inner {
 #[derive(Debug)]
 pub struct Listener {
     socket: Socket,
+    name: &'static str,
     addr: Addr,
     inner: Inner,
 }
@@ -46,17 +47,26 @@ impl Listener {
     /// # Errors
     /// [`BindError`] naming socket and address.
     pub fn bind(socket: Socket, addr: &Addr) -> Result<Self, BindError> {
+        Listener::bind_as(socket, socket.name(), addr)
+    }
+
+    /// As [`Listener::bind`], for a component that has another name for the socket.
+    ///
+    /// # Errors
+    /// [`BindError`] with that name.
+    pub fn bind_as(socket: Socket, name: &'static str, addr: &Addr) -> Result<Self, BindError> {
         let bound = match addr {
             Addr::Tcp { host, port } => bind_tcp(host, *port),
             Addr::Ipc(path) => bind_unix(path),
         };
         let (inner, addr) = bound.map_err(|source| BindError {
-            socket,
+            name,
             addr: addr.clone(),
             source,
         })?;
         Ok(Listener {
             socket,
+            name,
             addr,
             inner,
         })
@@ -67,7 +77,12 @@ impl Listener {
         &self.addr
     }
 
-    /// Which of the broker's sockets it serves.
+    /// The name of the socket in logs.
+    pub fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// Which of the sockets it serves.
     pub fn socket(&self) -> Socket {
         self.socket
     }

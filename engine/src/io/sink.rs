@@ -26,6 +26,18 @@ pub trait InputSink {
         outs: &mut OutputTable,
     );
 
+    /// A SUBSCRIBE or CANCEL command (ZMTP 3.1) on a socket of type PUB or XPUB. Subscribers that
+    /// speak ZMTP 3.0 send messages instead. Not called for sockets of other types.
+    fn subscription(
+        &mut self,
+        _conn: ConnId,
+        _socket: Socket,
+        _subscribe: bool,
+        _topic: &[u8],
+        _outs: &mut OutputTable,
+    ) {
+    }
+
     /// Bytes have come that made no whole message: a PING, part of a large message. A sign of life.
     fn activity(&mut self, conn: ConnId, socket: Socket, outs: &mut OutputTable);
 

@@ -1,6 +1,7 @@
 //! What an agent does without work.
 
-use crate::ids::NS_PER_US;
+use crate::ids::{NS_PER_US, Now};
+use std::time::Duration;
 
 /// How long an agent looks again and again before it sleeps, with `idle = spin`: a little longer
 /// than a wake-up takes, so that spinning pays at a steady load and ends without one.
@@ -39,6 +40,12 @@ impl IdleStrategy {
         }
         now_ns.saturating_sub(self.last_work_ns) >= self.spin_ns
     }
+}
+
+/// Time from `now` to the earliest of `times`; `None` without any.
+pub fn earliest<const N: usize>(times: [Option<u64>; N], now: Now) -> Option<Duration> {
+    let first = times.into_iter().flatten().min()?;
+    Some(Duration::from_nanos(first.saturating_sub(now.mono_ns)))
 }
 
 #[cfg(test)]

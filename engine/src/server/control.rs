@@ -2,17 +2,13 @@
 
 use crate::broker::BrokerConfig;
 use crate::ids::{NS_PER_MS, Socket};
-use crate::io::{IoAgent, IoWaker, Listener, NetStream, OutputConfig, TableConfig};
+use crate::io::{IoAgent, Listener, NetStream, OutputConfig, TableConfig};
 use crate::metrics::Counters;
-use crate::ring::{Doorbell, Wake};
+pub(super) use crate::runtime::orders::{Bell, Orders, io_bell};
 use crate::snapshot;
-use crossbeam::channel::{Receiver, Sender, bounded};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-
-/// Orders wait here until the agent's next turn; nobody sends them at a rate.
-const ORDERS_MAX: usize = 256;
+use std::sync::{Mutex, PoisonError};
 
 /// To an I/O agent.
 #[derive(Debug)]
@@ -34,45 +30,6 @@ pub(super) enum DispatchOrder {
     /// End at once.
     ShutdownNow,
     Configure(Box<BrokerConfig>),
-}
-
-/// Something to wake, whatever it is.
-pub(super) type Bell = Doorbell<Box<dyn Wake>>;
-
-impl Wake for Box<dyn Wake> {
-    fn wake(&self) {
-        (**self).wake();
-    }
-}
-
-/// A queue of orders to one agent.
-#[derive(Debug)]
-pub(super) struct Orders<T> {
-    sender: Sender<T>,
-    receiver: Receiver<T>,
-}
-
-impl<T> Orders<T> {
-    pub(super) fn new() -> Arc<Self> {
-        let (sender, receiver) = bounded(ORDERS_MAX);
-        Arc::new(Orders { sender, receiver })
-    }
-
-    /// Gives an order and wakes the agent. The order comes back if the queue is full.
-    pub(super) fn give(&self, order: T, bell: &Bell) -> Result<(), T> {
-        let result = self.sender.try_send(order).map_err(|e| e.into_inner());
-        // Not `ring`: the agent may be on its way to sleep, and this is rare.
-        bell.waker().wake();
-        result
-    }
-
-    pub(super) fn take(&self) -> Option<T> {
-        self.receiver.try_recv().ok()
-    }
-
-    pub(super) fn is_empty(&self) -> bool {
-        self.receiver.is_empty()
-    }
 }
 
 /// What became of a turn.
@@ -255,9 +212,4 @@ impl Published {
     pub(super) fn load(&self) -> usize {
         self.load.load(Ordering::Relaxed)
     }
-}
-
-/// The bell of an I/O agent.
-pub(super) fn io_bell(waker: IoWaker) -> Arc<Bell> {
-    Arc::new(Doorbell::new(Box::new(waker)))
 }

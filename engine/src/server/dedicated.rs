@@ -2,21 +2,16 @@
 
 use super::control::{AgentReport, Bell, DispatchOrder, IoOrder, Orders, Published, Publishing};
 use super::dispatch::{Dispatch, Ending};
-use super::inline::earliest;
 use super::turns::{DispatchEnds, IoEnds};
-use crate::frames::Message;
-use crate::ids::{ConnId, NS_PER_SEC, Now, Socket};
-use crate::io::{InputSink, IoAgent, OutputTable, Steps};
-use crate::link::{Outbox, PeerInfo};
+use crate::ids::{Now, Socket};
+use crate::io::IoAgent;
 use crate::runtime::clock::Clock;
-use crate::runtime::idle::IdleStrategy;
+use crate::runtime::finish::finish_connections;
+use crate::runtime::idle::{IdleStrategy, earliest};
 use crossbeam::sync::Parker;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
-
-/// How long the last output may take at the end.
-const FINISH_NS: u64 = 2 * NS_PER_SEC;
 
 /// An I/O agent with a thread of its own.
 pub(super) struct IoRunner {
@@ -100,48 +95,6 @@ pub(super) fn obey(io: &mut IoAgent, order: IoOrder, now: Now) {
         }
         IoOrder::Adopt(stream, socket, remote) => io.admit(stream, socket, remote, now.mono_ns),
         IoOrder::Finish => {}
-    }
-}
-
-/// Receives what still comes at the very end: nothing of it matters any more.
-struct NullSink;
-
-impl InputSink for NullSink {
-    fn has_room(&mut self, _: Socket) -> bool {
-        true
-    }
-    fn opened(&mut self, _: ConnId, _: PeerInfo, _: &mut OutputTable) {}
-    fn message(&mut self, _: ConnId, _: Socket, _: &Message<'_>, _: &mut OutputTable) {}
-    fn too_large(&mut self, _: ConnId, _: Socket, _: &Message<'_>, _: &mut OutputTable) {}
-    fn activity(&mut self, _: ConnId, _: Socket, _: &mut OutputTable) {}
-    fn lost(&mut self, conn: ConnId, _: Socket, outs: &mut OutputTable) {
-        outs.release(conn);
-    }
-    fn unsent(&mut self, _: ConnId, _: Socket, _: &Message<'_>, _: &mut OutputTable) {}
-    fn closed(&mut self, _: ConnId, _: Socket, _: &mut OutputTable) {}
-    fn writable(&mut self, _: ConnId, _: Socket, _: &mut OutputTable) {}
-}
-
-/// Sends what is waiting and closes every connection in order, for at most [`FINISH_NS`].
-pub(super) fn finish_connections(io: &mut IoAgent, clock: &mut Clock) -> io::Result<()> {
-    let began = clock.now();
-    for socket in Socket::ALL {
-        io.stop_listening(socket);
-    }
-    io.table.close_all(began.mono_ns);
-    let end_ns = began.mono_ns + FINISH_NS;
-    loop {
-        let now = clock.now();
-        io.turn(now.mono_ns, &mut NullSink);
-        io.flush(now.mono_ns);
-        if io.table.is_empty() || now.mono_ns >= end_ns {
-            return Ok(());
-        }
-        let wait = match io.has_work(&mut NullSink) {
-            true => Some(Duration::ZERO),
-            false => earliest([Some(end_ns), io.next_deadline_ns()], now),
-        };
-        io.poll(wait)?;
     }
 }
 

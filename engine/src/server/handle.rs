@@ -18,13 +18,14 @@ use crate::io::{ConnTable, IoAgent, Listener, OutputTable, WrittenTable};
 use crate::ring::{Doorbell, Wake, ring};
 use crate::runtime::clock::Clock;
 use crate::runtime::idle::IdleStrategy;
+use crate::runtime::threads::{agent_thread, random};
 use crate::settings::Idle;
 use crate::snapshot::BrokerFigures;
 use crossbeam::sync::{Parker, Unparker};
-use std::hash::{BuildHasher, RandomState};
+use std::hash::RandomState;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::{self, JoinHandle};
+use std::thread::JoinHandle;
 use std::time::Instant;
 
 struct ParkWaker(Unparker);
@@ -32,18 +33,6 @@ struct ParkWaker(Unparker);
 impl Wake for ParkWaker {
     fn wake(&self) {
         self.0.unpark();
-    }
-}
-
-/// Ends the process when an agent's thread panics: a broker with a dead thread would look alive
-/// and do nothing.
-struct ExitOnPanic;
-
-impl Drop for ExitOnPanic {
-    fn drop(&mut self) {
-        if thread::panicking() {
-            std::process::exit(1);
-        }
     }
 }
 
@@ -119,18 +108,12 @@ fn idle(config: &ServerConfig, may_spin: bool) -> IdleStrategy {
     }
 }
 
-/// Random numbers of this process: the standard library's hash keys come from the system.
-fn random() -> u64 {
-    RandomState::new().hash_one(0_u8)
-}
-
 fn spawn<T: Send + 'static>(
     name: &str,
     core: Option<usize>,
     run: impl FnOnce() -> T + Send + 'static,
 ) -> io::Result<JoinHandle<T>> {
-    thread::Builder::new().name(name.to_owned()).spawn(move || {
-        let _guard = ExitOnPanic;
+    agent_thread(name, move || {
         pin(core);
         run()
     })
@@ -211,11 +194,7 @@ impl Server {
     }
 
     fn order(&self, order: DispatchOrder) {
-        let mut order = order;
-        while let Err(back) = self.orders.give(order, &self.bell) {
-            order = back;
-            thread::yield_now();
-        }
+        self.orders.give_surely(order, &self.bell);
     }
 
     /// Takes new settings into use: those of the state machine and the limits at once, addresses
@@ -243,7 +222,7 @@ impl Server {
         }
         for (orders, bell) in &self.all_io {
             let config = Box::new((new.table(&self.keys), new.output()));
-            give(orders, bell, IoOrder::Configure(config));
+            orders.give_surely(IoOrder::Configure(config), bell);
         }
         self.order(DispatchOrder::Configure(Box::new(new.broker.clone())));
         *current = new;
@@ -252,7 +231,7 @@ impl Server {
 
     fn tell_io(&self, socket: Socket, order: IoOrder) {
         let (orders, bell) = &self.io[socket as usize];
-        give(orders, bell, order);
+        orders.give_surely(order, bell);
     }
 
     /// True when the broker has ended or is about to.
@@ -298,14 +277,6 @@ impl Drop for Server {
             // An error here has no one left to go to.
             let _ = self.join();
         }
-    }
-}
-
-fn give(orders: &Orders<IoOrder>, bell: &Bell, order: IoOrder) {
-    let mut order = order;
-    while let Err(back) = orders.give(order, bell) {
-        order = back;
-        thread::yield_now();
     }
 }
 

@@ -1,14 +1,15 @@
 //! All agents on one thread: the dispatch is the I/O agent's sink.
 
 use super::control::{AgentReport, Bell, DispatchOrder, IoOrder, Orders, Published, Publishing};
-use super::dedicated::{finish_connections, obey};
+use super::dedicated::obey;
 use super::dispatch::{Decide, Dispatch, Ending};
 use crate::frames::Message;
 use crate::ids::{ConnId, Now, Socket};
 use crate::io::{InputSink, IoAgent, OutputTable, Steps};
 use crate::link::PeerInfo;
 use crate::runtime::clock::Clock;
-use crate::runtime::idle::IdleStrategy;
+use crate::runtime::finish::finish_connections;
+use crate::runtime::idle::{IdleStrategy, earliest};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -168,10 +169,4 @@ pub(super) fn has_work<A: Steps, D: Decide>(
 ) -> bool {
     let more = !orders.is_empty() || dispatch.has_output();
     more || io.has_work(&mut InlineSink { dispatch, now })
-}
-
-/// Time from `now` to the earliest of `times`; `None` without any.
-pub(super) fn earliest<const N: usize>(times: [Option<u64>; N], now: Now) -> Option<Duration> {
-    let first = times.into_iter().flatten().min()?;
-    Some(Duration::from_nanos(first.saturating_sub(now.mono_ns)))
 }

@@ -180,10 +180,12 @@ catalogue! {
         "not used by version 0.3.13 either";
     WorkerAddrFailover, "worker_addr_failover", Kind::Addr, "tcp://127.0.0.1:47290", J, Never,
         "not used by version 0.3.13 either";
-    PublisherIncomingAddr, "publisher_incoming_addr", Kind::Addr, "tcp://127.0.0.1:47298", P,
-        Restart, "where publishers connect";
-    PublisherOutgoingAddr, "publisher_outgoing_addr", Kind::Addr, "tcp://127.0.0.1:47299", P,
-        Restart, "where subscribers connect";
+    PublisherIncomingAddr, "publisher_incoming_addr", Kind::Addr, "tcp://127.0.0.1:47298", P, Now,
+        "where publishers connect";
+    PublisherOutgoingAddr, "publisher_outgoing_addr", Kind::Addr, "tcp://127.0.0.1:47299", P, Now,
+        "where subscribers connect";
+    PublisherAdministrativeAddr, "publisher_administrative_addr", Kind::Addr,
+        "tcp://127.0.0.1:47297", P, Now, "where emq-cli and monitoring connect to the publisher";
     // Queues and jobs.
     DefaultQueueName, "default_queue_name", Kind::Name, "default", R, Restart,
         "the queue for REQUESTs that name none, and for queues nobody serves";
@@ -221,17 +223,21 @@ catalogue! {
         "how long the registration of a lost connection is kept, 0 = not at all";
     DisconnectUnknown, "disconnect_unknown", Kind::Bool, "true", R, Now,
         "answer unregistered workers with DISCONNECT, so that they register again";
-    HandshakeTimeout, "handshake_timeout", Kind::Secs(100, DAY), "10", R, NewConnections,
+    HandshakeTimeout, "handshake_timeout", Kind::Secs(100, DAY), "10", R | P, NewConnections,
         "time for the ZMTP handshake";
     MaxFrontendConnections, "max_frontend_connections", Kind::Int(1, 1_000_000), "10000", R, Restart,
         "most connections of the frontend";
     MaxBackendConnections, "max_backend_connections", Kind::Int(1, 1_000_000), "10000", R, Restart,
         "most connections of the backend";
-    MaxAdminConnections, "max_admin_connections", Kind::Int(1, 10_000), "64", R, Restart,
+    MaxAdminConnections, "max_admin_connections", Kind::Int(1, 10_000), "64", R | P, Restart,
         "most connections of the administrative socket";
+    MaxPublisherConnections, "max_publisher_connections", Kind::Int(1, 1_000_000), "10000", P,
+        Restart, "most connections of publishers";
+    MaxSubscriberConnections, "max_subscriber_connections", Kind::Int(1, 1_000_000), "10000", P,
+        Restart, "most connections of subscribers";
     // Memory.
-    MaxMemory, "max_memory", Kind::Memory, "50%", R, Now,
-        "jobs, partial messages and buffers together; percent of min(RAM, cgroup limit)";
+    MaxMemory, "max_memory", Kind::Memory, "50%", R | P, Now,
+        "jobs, subscriptions, partial messages and buffers together; percent of min(RAM, cgroup limit)";
     MemoryPause, "memory_pause", Kind::Secs(0, DAY), "10", R, Now,
         "how long clients may be left unread for memory before their REQUESTs are refused";
     ClientBufferBytes, "client_buffer_bytes", Kind::Bytes(0, BUFFER_MAX), "1M", R, Now,
@@ -240,6 +246,12 @@ catalogue! {
         "output waiting for one client above which results and REJECTs are dropped";
     WorkerBufferBytes, "worker_buffer_bytes", Kind::Bytes(4 << 10, BUFFER_MAX), "8M", R, Now,
         "output waiting for one worker above which it gets no new jobs";
+    SubscriberBufferBytes, "subscriber_buffer_bytes", Kind::Bytes(64 << 10, BUFFER_MAX), "8M", P, Now,
+        "output waiting for one subscriber above which messages are dropped for it";
+    MaxSubscriptions, "max_subscriptions", Kind::Int(1, COUNT_MAX), "1000000", P, Now,
+        "most subscriptions of all subscribers together";
+    MaxSubscriptionsPerSubscriber, "max_subscriptions_per_subscriber", Kind::Int(1, COUNT_MAX),
+        "100000", P, Now, "most subscriptions of one subscriber";
     // Threads.
     Threading, "threading", Kind::Choice(&["auto", "dedicated", "inline"]), "auto", R, Restart,
         "dedicated: a thread per agent; inline: one thread; auto: dedicated with 4 cores or more";
@@ -352,6 +364,15 @@ mod tests {
             (Key::ClientBufferBytes, limits::CLIENT_BUFFER_BYTES_DEFAULT),
             (Key::ClientResultBytes, limits::CLIENT_RESULT_BYTES_DEFAULT),
             (Key::WorkerBufferBytes, limits::WORKER_BUFFER_BYTES_DEFAULT),
+            (
+                Key::SubscriberBufferBytes,
+                limits::SUBSCRIBER_BUFFER_BYTES_DEFAULT,
+            ),
+            (Key::MaxSubscriptions, limits::SUBSCRIPTIONS_MAX_DEFAULT),
+            (
+                Key::MaxSubscriptionsPerSubscriber,
+                limits::SUBSCRIPTIONS_PER_SUBSCRIBER_MAX_DEFAULT,
+            ),
         ] {
             assert_eq!(
                 key.info().default_value(),

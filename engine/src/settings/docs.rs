@@ -28,8 +28,8 @@ There is no interpolation; `%` is an ordinary character.
 
 A bad value ends the start with exit code 2 and one line that says where it stands and what is
 expected; also one that a stronger source overrides. An unknown name is a warning with its line.
-`emq-router --check-config` does only these checks; `--print-config` prints every effective value
-with its origin, in a form that is a settings file itself.
+`--check-config` does only these checks; `--print-config` prints every effective value with its
+origin, in a form that is a settings file itself. Every daemon has both.
 
 ## Forms
 

@@ -353,10 +353,19 @@ impl Settings {
 
     /// Relations between values; only keys its component reads.
     fn check_relations(&mut self, errors: &mut Vec<SettingsError>) {
-        if self.component != Component::Router {
-            return;
-        }
-        if self.int(Key::ClientBufferBytes) > self.int(Key::ClientResultBytes) {
+        let addrs = match self.component {
+            Component::Router => [Key::FrontendAddr, Key::BackendAddr, Key::AdministrativeAddr],
+            Component::Publisher => [
+                Key::PublisherIncomingAddr,
+                Key::PublisherOutgoingAddr,
+                Key::PublisherAdministrativeAddr,
+            ],
+            _ => return,
+        };
+        self.check_addresses(addrs, errors);
+        if self.component == Component::Router
+            && self.int(Key::ClientBufferBytes) > self.int(Key::ClientResultBytes)
+        {
             // Named is the one that was given; if both were, the smaller bound.
             let (key, relation, other) = match self.origin(Key::ClientResultBytes) {
                 Origin::Default => (Key::ClientBufferBytes, "at most", Key::ClientResultBytes),
@@ -364,7 +373,10 @@ impl Settings {
             };
             self.relation(key, relation, other, errors);
         }
-        let addrs = [Key::FrontendAddr, Key::BackendAddr, Key::AdministrativeAddr];
+    }
+
+    /// Addresses that are listened on differ.
+    fn check_addresses(&self, addrs: [Key; 3], errors: &mut Vec<SettingsError>) {
         for (n, first) in addrs.iter().enumerate() {
             for second in &addrs[n + 1..] {
                 let Value::Addr(addr) = self.value(*first) else {

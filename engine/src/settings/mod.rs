@@ -2,7 +2,7 @@
 //!
 //! Owns: the [catalogue](Key) of settings, their sources and precedence, errors that name where a
 //! bad value stands, `--print-config`, the text of docs/settings.md, and plain structs of
-//! effective values ([`RouterSettings`]). May import layers 0-4. Invariant: a [`Settings`] holds a
+//! effective values ([`RouterSettings`], [`PublisherSettings`]). May import layers 0-4. Invariant: a [`Settings`] holds a
 //! valid value for every key of the catalogue, with its origin.
 //!
 //! Precedence: command line, environment (`EVENTMQ_<NAME>`), the component's section, `[global]`,
@@ -14,12 +14,14 @@ mod docs;
 mod ini;
 mod load;
 mod print;
+mod publisher;
 mod router;
 mod value;
 
 pub use catalogue::{Applies, Component, Key, KeyInfo};
 pub use docs::settings_markdown;
 pub use load::{Change, DEFAULT_CONFIG_FILE, Origin, Settings, SettingsError, Sources};
+pub use publisher::PublisherSettings;
 pub use router::{Idle, LogFormat, LogLevel, RouterSettings, Threading, state_dir};
 pub use value::{Kind, MemoryLimit, Value};
 

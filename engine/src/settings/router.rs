@@ -193,25 +193,25 @@ impl Settings {
         }
     }
 
-    fn bool(&self, key: Key) -> bool {
+    pub(super) fn bool(&self, key: Key) -> bool {
         *self.value(key) == Value::Bool(true)
     }
 
-    fn word(&self, key: Key) -> &str {
+    pub(super) fn word(&self, key: Key) -> &str {
         match self.value(key) {
             Value::Text(text) => text,
             other => unreachable!("{} is not text: {other:?}", key.name()),
         }
     }
 
-    fn addr(&self, key: Key) -> Addr {
+    pub(super) fn addr(&self, key: Key) -> Addr {
         match self.value(key) {
             Value::Addr(addr) => addr.clone(),
             other => unreachable!("{} is not an address: {other:?}", key.name()),
         }
     }
 
-    fn cores(&self, key: Key) -> Option<Vec<usize>> {
+    pub(super) fn cores(&self, key: Key) -> Option<Vec<usize>> {
         match self.value(key) {
             Value::Cores(cores) => cores.clone(),
             other => unreachable!("{} is not cores: {other:?}", key.name()),

@@ -355,7 +355,15 @@ impl<S: Stream> ConnTable<S> {
                     let fresh = pings.wrapping_sub(std::mem::replace(&mut conn.pings, pings));
                     self.counters.add(Counter::PingsAnswered, fresh.into());
                 }
-                Ok(zmtp::Event::Subscription { consumed, .. }) => at += consumed,
+                Ok(zmtp::Event::Subscription {
+                    consumed,
+                    subscribe,
+                }) => {
+                    let command = Message::new(&buf[at..at + consumed], &self.spans);
+                    let topic = command.get(0).unwrap_or_default();
+                    sink.subscription(id, socket, subscribe, topic, &mut self.outs);
+                    at += consumed;
+                }
                 Err(error) => break Parsed::Failed(error.counter()),
             }
         };
