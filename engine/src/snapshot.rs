@@ -120,6 +120,8 @@ pub struct BrokerFigures {
     pub jobs_in_flight: u64,
     /// Bytes held by waiting and kept jobs.
     pub job_bytes: u64,
+    /// Effective `max_memory`.
+    pub memory_limit_bytes: u64,
     /// Queues known.
     pub queues: u64,
     /// Workers registered.

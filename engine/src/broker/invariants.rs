@@ -90,6 +90,12 @@ impl Broker {
         for held in &self.schedulers.held {
             add(held.client);
         }
+        let held = &self.schedulers.held;
+        let held_totals = (
+            held.iter().filter(|held| held.is_schedule()).count(),
+            held.iter().map(|held| held.body.wire().len()).sum(),
+        );
+        assert_eq!(self.schedulers.held_totals(), held_totals);
         for task in &self.tasks {
             if let Task::Unschedule { client, .. } = task {
                 add(*client);

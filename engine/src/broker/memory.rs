@@ -15,7 +15,7 @@ enum State {
     Paused {
         handed_out: u64,
     },
-    /// Clients are read again, but their REQUESTs are refused.
+    /// Clients are read again, but REQUESTs that would have to wait are refused.
     Refusing,
 }
 
@@ -54,6 +54,13 @@ impl Broker {
     pub(super) fn job_bytes(&self) -> u64 {
         let records = self.jobs.len() * size_of::<super::jobs::Job>();
         (self.blocks.held_bytes() + records) as u64
+    }
+
+    /// True if even a job that can be handed out at once is refused: while it runs it may have to
+    /// be kept.
+    pub(super) fn is_far_above_limit(&self) -> bool {
+        let limit = self.config.max_memory_bytes;
+        self.job_bytes() + self.memory.external_bytes > limit + limit / 8
     }
 
     /// Compares what is used with the limit.

@@ -198,8 +198,9 @@ impl Broker {
         broker
     }
 
-    /// Takes other settings. The name of the default queue stays; limits of a worker's slots and
-    /// heartbeat times apply from its next INFORM on, everything else at once.
+    /// Takes other settings. The name of the default queue stays; limits of a worker's slots apply
+    /// from its next INFORM on, heartbeat times when the ones that run have run out, everything
+    /// else at once.
     pub fn reconfigure(&mut self, config: BrokerConfig, now: Now) {
         self.clock = now;
         let default_queue_name = std::mem::take(&mut self.config.default_queue_name);

@@ -140,7 +140,6 @@ impl Broker {
             }
             _ => self.create_worker(peer, profile, now),
         };
-        let silence_ns = self.silence_ns(capabilities.heartbeat_secs);
         let slots_max = self.config.max_slots_per_worker;
         let entry = &mut self.workers.slab[worker];
         entry.completions = capabilities.completions;
@@ -149,7 +148,7 @@ impl Broker {
             .slots
             .map_or(slots_max, |slots| slots.min(slots_max));
         entry.instance = capabilities.instance;
-        entry.silence_ns = silence_ns;
+        entry.heartbeat_secs = capabilities.heartbeat_secs;
         let seat = self.profiles.slab[profile].take_seat();
         self.workers.slab[worker].seat = seat;
         for place in 0..self.profiles.slab[profile].key.len() as u32 {
@@ -201,7 +200,7 @@ impl Broker {
             out_bytes: 0,
             processed: 0,
             instance: None,
-            silence_ns: 0,
+            heartbeat_secs: None,
             registered_ns: now.mono_ns,
             grace_until_ns: now.mono_ns,
             leave_until_ns: 0,
@@ -280,7 +279,7 @@ impl Broker {
         let own_ns = self.config.heartbeat_timeout_ms * NS_PER_MS;
         // The proportion of the defaults: 5 s for an interval of 3 s.
         let secs = u64::from(heartbeat_secs.unwrap_or(0).min(HEARTBEAT_SECS_MAX));
-        own_ns.max(secs * NS_PER_SEC * 5 / 3)
+        own_ns.max(secs * NS_PER_SEC * 5 / 3).max(1)
     }
 
     /// Arms the timers of a registered worker that are not armed yet.
@@ -288,6 +287,7 @@ impl Broker {
         if self.config.disable_heartbeats {
             return;
         }
+        let silence_ns = self.silence_ns(self.workers.slab[worker].heartbeat_secs);
         let entry = &mut self.workers.slab[worker];
         if !std::mem::replace(&mut entry.beat_armed, true) {
             let due_ns = now.mono_ns + self.config.heartbeat_interval_ms * NS_PER_MS;
@@ -295,7 +295,7 @@ impl Broker {
                 .arm(due_ns, TimerKind::WorkerBeat, worker, entry.tag);
         }
         if !std::mem::replace(&mut entry.silence_armed, true) {
-            let due_ns = now.mono_ns + entry.silence_ns;
+            let due_ns = now.mono_ns + silence_ns;
             self.timers
                 .arm(due_ns, TimerKind::WorkerSilence, worker, entry.tag);
         }

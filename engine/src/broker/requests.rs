@@ -78,7 +78,7 @@ impl Broker {
         let Ok(headers) = RequestHeaders::parse(headers) else {
             return self.reject(peer, envelope.msgid, RejectReason::Malformed, now, out);
         };
-        if let Some(reason) = self.refusal(peer, name, &headers, now) {
+        if let Some(reason) = self.refusal(peer, name, &headers) {
             return self.reject(peer, envelope.msgid, reason, now, out);
         }
         let message = envelope.message();
@@ -105,6 +105,9 @@ impl Broker {
                     self.peers.slab[peer].refs += 1;
                 }
                 self.counters.inc(Counter::RequestsAccepted);
+                if headers.guarantee || headers.retry_count > 0 {
+                    self.note_not_durable(now);
+                }
                 if let Some(conn) = self.peers.slab[peer].output {
                     let head = self.accept.next_accept(envelope.msgid.len());
                     out.send(conn, OutClass::Notice, &[head, envelope.msgid]);
@@ -122,7 +125,6 @@ impl Broker {
         peer: u32,
         name: &[u8],
         headers: &RequestHeaders,
-        now: Now,
     ) -> Option<RejectReason> {
         if name.len() > QUEUE_NAME_BYTES_MAX {
             return Some(RejectReason::TooLarge);
@@ -133,18 +135,20 @@ impl Broker {
         if self.refuses_requests(peer) {
             return Some(RejectReason::Draining);
         }
-        if self.memory.refusing() {
+        if self.memory.refusing() && self.is_far_above_limit() {
             return Some(RejectReason::MemoryFull);
         }
-        if headers.guarantee || headers.retry_count > 0 {
-            self.counters.inc(Counter::GuaranteeNotDurable);
-            if !std::mem::replace(&mut self.warned_not_durable, true)
-                && self.logs.admit(LogKind::NotDurable, now.mono_ns).is_some()
-            {
-                tracing::warn!("guarantee and retry-count are carried on, but not acted on");
-            }
-        }
         None
+    }
+
+    #[cold]
+    fn note_not_durable(&mut self, now: Now) {
+        self.counters.inc(Counter::GuaranteeNotDurable);
+        if !std::mem::replace(&mut self.warned_not_durable, true)
+            && self.logs.admit(LogKind::NotDurable, now.mono_ns).is_some()
+        {
+            tracing::warn!("guarantee and retry-count are carried on, but not acted on");
+        }
     }
 
     /// False for a registered scheduler that does not take results (protocol.md section 3).
@@ -197,6 +201,9 @@ impl Broker {
                 self.give(worker, queue, slot, meta, message, now, out);
                 return Ok(());
             }
+            if self.memory.refusing() {
+                return Err(RejectReason::MemoryFull);
+            }
             let limit = self.config.hwm;
             if limit > 0 && queue != DEFAULT_QUEUE && self.queues.slab[queue].waiting() >= limit {
                 return Err(RejectReason::QueueFull);
@@ -213,6 +220,9 @@ impl Broker {
             self.queues.slab[DEFAULT_QUEUE].accepted_sum_ns += u128::from(meta.accepted_ns);
             self.give(worker, DEFAULT_QUEUE, slot, meta, message, now, out);
             return Ok(());
+        }
+        if self.memory.refusing() {
+            return Err(RejectReason::MemoryFull);
         }
         let queue = match known {
             Some(queue) => queue,

@@ -15,8 +15,10 @@ use crate::metrics::Counter;
 use smallvec::SmallVec;
 use std::collections::{BTreeMap, VecDeque};
 
-/// Schedules kept for schedulers in grace; more are refused.
+/// Schedules kept for schedulers that cannot be given them now; more are refused.
 const HELD_MAX: usize = 1_024;
+/// Bytes of them; more are refused.
+const HELD_BYTES_MAX: usize = 16 * 1024 * 1024;
 
 #[derive(Debug)]
 pub(super) struct Scheduler {
@@ -26,11 +28,12 @@ pub(super) struct Scheduler {
     pub(super) stamp: u64,
     pub(super) in_grace: bool,
     pub(super) silent: bool,
-    /// Too much output is waiting for it.
-    pub(super) slow: bool,
+    /// Since then too much output is waiting for it.
+    pub(super) slow_since_ns: Option<u64>,
     /// Takes results of its jobs.
     pub(super) results: bool,
-    pub(super) silence_ns: u64,
+    /// Its heartbeat interval, as its INFORM named it.
+    pub(super) heartbeat_secs: Option<u32>,
     pub(super) grace_until_ns: u64,
     pub(super) beat_armed: bool,
     pub(super) silence_armed: bool,
@@ -38,7 +41,25 @@ pub(super) struct Scheduler {
 
 impl Scheduler {
     fn live(&self) -> bool {
-        !(self.in_grace || self.silent || self.slow)
+        !(self.in_grace || self.silent || self.slow_since_ns.is_some())
+    }
+
+    /// `output` if the scheduler is live and takes what it is given. If it does not, it counts as
+    /// slow until it has taken half of what waits for it.
+    fn may_be_given<O: Outbox>(
+        &mut self,
+        output: Option<ConnId>,
+        limit_bytes: usize,
+        now: Now,
+        out: &mut O,
+    ) -> Option<ConnId> {
+        let conn = output.filter(|_| self.live())?;
+        if out.pending_bytes(conn) <= limit_bytes {
+            return Some(conn);
+        }
+        self.slow_since_ns = Some(now.mono_ns);
+        out.notify_writable(conn, limit_bytes / 2);
+        None
     }
 }
 
@@ -54,6 +75,12 @@ pub(super) struct Held {
     sent: bool,
 }
 
+impl Held {
+    pub(super) fn is_schedule(&self) -> bool {
+        self.waiting.is_none()
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct Schedulers {
     pub(super) slab: Slab<Scheduler>,
@@ -61,6 +88,9 @@ pub(super) struct Schedulers {
     pub(super) order: BTreeMap<u64, u32>,
     /// In the order in which they came.
     pub(super) held: VecDeque<Held>,
+    /// SCHEDULEs among them: as long as there are any, no scheduler is live.
+    held_schedules: usize,
+    held_bytes: usize,
 }
 
 impl Schedulers {
@@ -69,7 +99,23 @@ impl Schedulers {
             slab: Slab::new(),
             order: BTreeMap::new(),
             held: VecDeque::new(),
+            held_schedules: 0,
+            held_bytes: 0,
         }
+    }
+
+    /// Schedules among what is held, and the bytes of all of it.
+    pub(super) fn held_totals(&self) -> (usize, usize) {
+        (self.held_schedules, self.held_bytes)
+    }
+
+    fn may_hold(&self) -> bool {
+        self.held.len() < HELD_MAX && self.held_bytes < HELD_BYTES_MAX
+    }
+
+    fn note_held(&mut self, held: &Held) {
+        self.held_schedules += usize::from(held.is_schedule());
+        self.held_bytes += held.body.wire().len();
     }
 }
 
@@ -129,7 +175,6 @@ impl Broker {
         self.counters.inc(Counter::SchedulersRegistered);
         self.stamp += 1;
         let stamp = self.stamp;
-        let silence_ns = self.silence_ns(capabilities.heartbeat_secs);
         let scheduler = match self.peers.slab[peer].role {
             Role::Scheduler(scheduler) => {
                 let entry = &mut self.schedulers.slab[scheduler];
@@ -146,9 +191,9 @@ impl Broker {
                     stamp,
                     in_grace: self.peers.slab[peer].output.is_none(),
                     silent: false,
-                    slow: false,
+                    slow_since_ns: None,
                     results: false,
-                    silence_ns,
+                    heartbeat_secs: None,
                     grace_until_ns: now.mono_ns,
                     beat_armed: false,
                     silence_armed: false,
@@ -159,7 +204,7 @@ impl Broker {
         };
         let entry = &mut self.schedulers.slab[scheduler];
         entry.results = capabilities.results;
-        entry.silence_ns = silence_ns;
+        entry.heartbeat_secs = capabilities.heartbeat_secs;
         self.schedulers.order.insert(stamp, scheduler);
         if let Some(conn) = self.peers.slab[peer].output {
             out.set_never_paused(conn, true);
@@ -173,6 +218,7 @@ impl Broker {
         if self.config.disable_heartbeats {
             return;
         }
+        let silence_ns = self.silence_ns(self.schedulers.slab[scheduler].heartbeat_secs);
         let entry = &mut self.schedulers.slab[scheduler];
         if !std::mem::replace(&mut entry.beat_armed, true) {
             let due_ns = now.mono_ns + self.config.heartbeat_interval_ms * NS_PER_MS;
@@ -180,7 +226,7 @@ impl Broker {
                 .arm(due_ns, TimerKind::SchedulerBeat, scheduler, entry.tag);
         }
         if !std::mem::replace(&mut entry.silence_armed, true) {
-            let due_ns = now.mono_ns + entry.silence_ns;
+            let due_ns = now.mono_ns + silence_ns;
             self.timers
                 .arm(due_ns, TimerKind::SchedulerSilence, scheduler, entry.tag);
         }
@@ -198,6 +244,10 @@ impl Broker {
             Err(BadSchedule::TooLarge) => Some(RejectReason::TooLarge),
             Ok(()) if self.refuses_requests(peer) => Some(RejectReason::Draining),
             Ok(()) if self.schedulers.order.is_empty() => Some(RejectReason::NoScheduler),
+            // Told now rather than when some schedulers have got it and others cannot.
+            Ok(()) if envelope.command == Command::Unschedule && !self.schedulers.may_hold() => {
+                Some(RejectReason::NoScheduler)
+            }
             Ok(()) => None,
         };
         if let Some(reason) = reason {
@@ -219,12 +269,12 @@ impl Broker {
         }
         // Held ones come first: the order in which a client sent them is kept.
         let target = self
-            .newest_live_scheduler(out)
-            .filter(|_| self.schedulers.held.is_empty());
+            .newest_live_scheduler(now, out)
+            .filter(|_| self.schedulers.held_schedules == 0);
         if let Some(conn) = target {
             out.forward(conn, OutClass::Work, envelope.message());
             self.counters.inc(Counter::SchedulesForwarded);
-        } else if self.schedulers.held.len() >= HELD_MAX {
+        } else if !self.schedulers.may_hold() {
             self.reject(peer, envelope.msgid, RejectReason::NoScheduler, now, out);
         } else {
             self.hold_ref(peer, envelope.message());
@@ -235,6 +285,7 @@ impl Broker {
                 waiting: None,
                 sent: false,
             };
+            self.schedulers.note_held(&held);
             self.schedulers.held.push_back(held);
         }
     }
@@ -247,24 +298,27 @@ impl Broker {
     }
 
     /// The connection of the newest scheduler that may be given a schedule.
-    fn newest_live_scheduler<O: Outbox>(&mut self, out: &mut O) -> Option<ConnId> {
-        let limit = self.config.worker_buffer_bytes;
-        for scheduler in self.schedulers.order.values().rev() {
-            let entry = &mut self.schedulers.slab[*scheduler];
-            let Some(conn) = self.peers.slab[entry.peer].output.filter(|_| entry.live()) else {
-                continue;
-            };
-            if out.pending_bytes(conn) <= limit {
-                return Some(conn);
-            }
-            entry.slow = true;
-            out.notify_writable(conn, limit / 2);
-        }
-        None
+    fn newest_live_scheduler<O: Outbox>(&mut self, now: Now, out: &mut O) -> Option<ConnId> {
+        let Broker {
+            schedulers,
+            peers,
+            config,
+            ..
+        } = self;
+        schedulers.order.values().rev().find_map(|scheduler| {
+            let entry = &mut schedulers.slab[*scheduler];
+            let output = peers.slab[entry.peer].output;
+            entry.may_be_given(output, config.worker_buffer_bytes, now, out)
+        })
     }
 
     /// One UNSCHEDULE to all schedulers. True when done.
-    pub(super) fn run_unschedule<O: Outbox>(&mut self, task: &mut Task, out: &mut O) -> bool {
+    pub(super) fn run_unschedule<O: Outbox>(
+        &mut self,
+        task: &mut Task,
+        now: Now,
+        out: &mut O,
+    ) -> bool {
         let Task::Unschedule {
             body,
             client,
@@ -284,10 +338,12 @@ impl Broker {
                 return false;
             }
             *after = stamp;
-            let entry = &self.schedulers.slab[scheduler];
-            match self.peers.slab[entry.peer].output {
-                // What is held for it must come first.
-                Some(conn) if entry.live() && self.schedulers.held.is_empty() => {
+            let limit = self.config.worker_buffer_bytes;
+            let entry = &mut self.schedulers.slab[scheduler];
+            let output = self.peers.slab[entry.peer].output;
+            match entry.may_be_given(output, limit, now, out) {
+                // What is held comes first; for one that is live only SCHEDULEs can be.
+                Some(conn) if self.schedulers.held_schedules == 0 => {
                     out.forward(conn, OutClass::Work, &Message::new(body.wire(), &[]));
                     self.counters.inc(Counter::SchedulesForwarded);
                     *sent = true;
@@ -305,6 +361,7 @@ impl Broker {
         if waiting.is_empty() {
             self.drop_held(&held);
         } else {
+            self.schedulers.note_held(&held);
             self.schedulers.held.push_back(held);
         }
         true
@@ -320,10 +377,16 @@ impl Broker {
     /// Sends what is held to the schedulers it waits for, as far as they are live; refuses what
     /// nobody is left for.
     pub(super) fn deliver_held<O: Outbox>(&mut self, now: Now, out: &mut O) {
+        if self.schedulers.held.is_empty() {
+            return;
+        }
+        self.schedulers.held_schedules = 0;
+        self.schedulers.held_bytes = 0;
+        let limit = self.config.worker_buffer_bytes;
         let mut kept = VecDeque::new();
         for mut held in std::mem::take(&mut self.schedulers.held) {
             let done = match held.waiting.take() {
-                None => match self.newest_live_scheduler(out) {
+                None => match self.newest_live_scheduler(now, out) {
                     Some(conn) => {
                         out.forward(conn, OutClass::Work, &Message::new(held.body.wire(), &[]));
                         self.counters.inc(Counter::SchedulesForwarded);
@@ -334,10 +397,11 @@ impl Broker {
                 },
                 Some(mut waiting) => {
                     waiting.retain(|scheduler| {
-                        let Some(entry) = self.schedulers.slab.get(*scheduler) else {
+                        let Some(entry) = self.schedulers.slab.get_mut(*scheduler) else {
                             return false;
                         };
-                        match self.peers.slab[entry.peer].output.filter(|_| entry.live()) {
+                        let output = self.peers.slab[entry.peer].output;
+                        match entry.may_be_given(output, limit, now, out) {
                             Some(conn) => {
                                 let message = Message::new(held.body.wire(), &[]);
                                 out.forward(conn, OutClass::Work, &message);
@@ -354,6 +418,7 @@ impl Broker {
                 }
             };
             if !done {
+                self.schedulers.note_held(&held);
                 kept.push_back(held);
                 continue;
             }
@@ -383,7 +448,8 @@ impl Broker {
     /// A schedule that was not written before its scheduler's connection was lost. They come
     /// newest first.
     pub(super) fn hold_unsent(&mut self, scheduler: u32, command: Command, message: &Message<'_>) {
-        if self.schedulers.held.len() >= HELD_MAX {
+        if !self.schedulers.may_hold() {
+            self.counters.inc(Counter::SchedulesDropped);
             return;
         }
         self.hold_ref(NONE, message);
@@ -396,13 +462,14 @@ impl Broker {
             waiting,
             sent: false,
         };
+        self.schedulers.note_held(&held);
         self.schedulers.held.push_front(held);
     }
 
     pub(super) fn scheduler_lost(&mut self, scheduler: u32, now: Now) {
         let entry = &mut self.schedulers.slab[scheduler];
         entry.in_grace = true;
-        entry.slow = false;
+        entry.slow_since_ns = None;
         entry.grace_until_ns = now.mono_ns + self.config.reconnect_grace_ms * NS_PER_MS;
     }
 
@@ -434,13 +501,13 @@ impl Broker {
         let entry = &mut self.schedulers.slab[scheduler];
         entry.in_grace = false;
         entry.silent = false;
-        entry.slow = false;
+        entry.slow_since_ns = None;
         out.set_never_paused(conn, true);
         self.deliver_held(now, out);
     }
 
     pub(super) fn scheduler_writable<O: Outbox>(&mut self, scheduler: u32, now: Now, out: &mut O) {
-        self.schedulers.slab[scheduler].slow = false;
+        self.schedulers.slab[scheduler].slow_since_ns = None;
         self.deliver_held(now, out);
     }
 

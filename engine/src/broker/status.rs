@@ -139,6 +139,7 @@ impl Broker {
             jobs_waiting: self.jobs_waiting,
             jobs_in_flight: in_flight,
             job_bytes: self.job_bytes(),
+            memory_limit_bytes: self.config.max_memory_bytes,
             queues: self.queues.slab.len() as u64,
             workers: self.workers.slab.iter().filter(|(_, w)| !ending(w)).count() as u64,
             schedulers: self.schedulers.slab.len() as u64,

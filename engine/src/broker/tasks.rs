@@ -101,7 +101,7 @@ impl Broker {
                 }
                 jobs.is_empty()
             }
-            Task::Unschedule { .. } => self.run_unschedule(task, out),
+            Task::Unschedule { .. } => self.run_unschedule(task, now, out),
             Task::CloseClients { next } => self.close_clients(next, out),
             Task::AnswerWaiting { next } => self.answer_waiting(next, now, out),
             Task::Goodbye { next, workers } => self.say_goodbye(next, *workers, out),

@@ -20,6 +20,9 @@ const JOB_TICK_RECORDS: u32 = 4_096;
 const JOB_TICKS: u32 = 20;
 /// A job that owes a REPLY is given up this long after its time-out.
 const TIMEOUT_SLACK_NS: u64 = 10 * NS_PER_SEC;
+/// A scheduler that has not taken half of what waits for it after this long is removed: what is
+/// kept for it stands in the way of others.
+const SLOW_MAX_NS: u64 = 30 * NS_PER_SEC;
 /// How long a removal waits when its connection has not given back what was not sent.
 const RECHECK_NS: u64 = 10 * NS_PER_MS;
 
@@ -159,12 +162,12 @@ impl Broker {
 
     fn worker_silence(&mut self, worker: u32, now: Now) {
         let effective_ns = self.effective_ns(now);
+        let silence_ns = self.silence_ns(self.workers.slab[worker].heartbeat_secs);
         let entry = &mut self.workers.slab[worker];
         if self.config.disable_heartbeats || entry.blocked & blocked::LEAVING != 0 {
             entry.silence_armed = false;
             return;
         }
-        let silence_ns = entry.silence_ns.max(1);
         let last_seen_ns = self.peers.slab[entry.peer].last_seen_ns;
         let silent_for_ns = effective_ns.saturating_sub(last_seen_ns);
         // One in grace is watched by its grace.
@@ -263,12 +266,12 @@ impl Broker {
 
     fn scheduler_silence<O: Outbox>(&mut self, scheduler: u32, now: Now, out: &mut O) {
         let effective_ns = self.effective_ns(now);
+        let silence_ns = self.silence_ns(self.schedulers.slab[scheduler].heartbeat_secs);
         let entry = &mut self.schedulers.slab[scheduler];
         if self.config.disable_heartbeats {
             entry.silence_armed = false;
             return;
         }
-        let silence_ns = entry.silence_ns.max(1);
         let last_seen_ns = self.peers.slab[entry.peer].last_seen_ns;
         let silent_for_ns = effective_ns.saturating_sub(last_seen_ns);
         let tag = entry.tag;
@@ -276,6 +279,12 @@ impl Broker {
             effective_ns + silence_ns
         } else if silent_for_ns >= 2 * silence_ns {
             self.log_scheduler(scheduler, "silent", now);
+            return self.unregister_scheduler(scheduler, now, out);
+        } else if entry
+            .slow_since_ns
+            .is_some_and(|at| at + SLOW_MAX_NS <= now.mono_ns)
+        {
+            self.log_scheduler(scheduler, "it does not read", now);
             return self.unregister_scheduler(scheduler, now, out);
         } else if silent_for_ns >= silence_ns {
             entry.silent = true;

@@ -69,7 +69,8 @@ pub(super) struct Worker {
     /// Jobs handed to it.
     pub(super) processed: u64,
     pub(super) instance: Option<Vec<u8>>,
-    pub(super) silence_ns: u64,
+    /// Its heartbeat interval, as its INFORM named it.
+    pub(super) heartbeat_secs: Option<u32>,
     pub(super) registered_ns: u64,
     pub(super) grace_until_ns: u64,
     /// How long it may take to leave after its KBYE.

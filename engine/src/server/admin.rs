@@ -40,7 +40,6 @@ struct Job {
 pub(super) struct Facts {
     pub(super) started: Instant,
     pub(super) threading: &'static str,
-    pub(super) max_memory_bytes: u64,
     pub(super) agents: Vec<Arc<Published>>,
 }
 
@@ -244,7 +243,7 @@ fn report(figures: BrokerFigures, facts: &Facts) -> CountersReport {
         threading: facts.threading,
         counters: figures.counters.clone(),
         memory: MemoryReport {
-            limit_bytes: facts.max_memory_bytes,
+            limit_bytes: figures.memory_limit_bytes,
             job_bytes: figures.job_bytes,
             resident_bytes: crate::runtime::memory::resident_bytes().unwrap_or(0),
             ..MemoryReport::default()

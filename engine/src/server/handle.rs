@@ -294,7 +294,6 @@ impl Builder {
         let facts = Facts {
             started: self.started,
             threading: self.placement.threading(),
-            max_memory_bytes: self.config.broker.max_memory_bytes,
             agents,
         };
         AdminDesk::start(facts, first_msgid([random(), random()]), Arc::clone(bell))

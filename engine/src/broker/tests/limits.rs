@@ -133,6 +133,48 @@ fn if_nothing_can_be_handed_out_requests_are_refused_instead() {
 }
 
 #[test]
+fn jobs_that_need_not_wait_run_while_memory_is_full() {
+    let mut rig = Rig::with(|config| config.max_memory_bytes = 1_000_000);
+    let c = rig.client("c");
+    fill(&mut rig, c);
+    rig.sleep(11_000);
+    rig.got(c);
+    // Of another queue, with workers: it is not stopped by the one that nobody serves.
+    let w = rig.worker("w", r#"[[1, "served"]]"#, 2);
+    for n in ["1", "2"] {
+        rig.request(c, n, "served");
+        assert_eq!(rig.got(c), [format!("REPLY * {n}")]);
+    }
+    rig.request(c, "3", "served");
+    assert_eq!(rig.got(c), ["REJECT * 3 memory-full"]);
+    rig.ready(w);
+    rig.request(c, "4", "served");
+    assert_eq!(rig.got(c), ["REPLY * 4"]);
+    rig.ready(w);
+    // While it runs a job may have to be kept: there is an end to it.
+    rig.broker.set_external_bytes(200_000);
+    rig.request(c, "5", "served");
+    assert_eq!(rig.got(c), ["REJECT * 5 memory-full"]);
+}
+
+#[test]
+fn a_new_heartbeat_timeout_counts_for_who_is_registered() {
+    let mut rig = Rig::new();
+    let w = rig.worker("w", DEFAULT, 1);
+    let s = rig.scheduler("s");
+    let mut config = rig.broker.config.clone();
+    config.heartbeat_timeout_ms = 500;
+    rig.broker.reconfigure(config, rig.now);
+    // The look at it that was due with the old time, then the new one.
+    rig.sleep(5_100);
+    assert_eq!(rig.slots("w"), None);
+    assert_eq!(rig.count(Counter::WorkersRemovedSilent), 1);
+    assert_eq!(rig.count(Counter::SchedulersRemoved), 1);
+    rig.got(w);
+    rig.got(s);
+}
+
+#[test]
 fn hand_outs_stop_where_there_is_no_room_and_go_on_later() {
     let mut rig = Rig::new();
     let c = rig.client("c");

@@ -140,3 +140,44 @@ fn a_scheduler_that_registers_again_is_the_newest() {
     );
     assert_eq!(rig.broker.schedulers(rig.now).schedulers.len(), 2);
 }
+
+#[test]
+fn what_is_kept_for_one_scheduler_does_not_hold_up_the_others() {
+    let mut rig = Rig::with(|config| config.worker_buffer_bytes = 1_000);
+    let (s1, s2) = (rig.scheduler("s1"), rig.scheduler("s2"));
+    let c = rig.client("c");
+    rig.out.pending.insert(s1, 1_001);
+    schedule(&mut rig, c, "UNSCHEDULE", "1");
+    schedule(&mut rig, c, "SCHEDULE", "2");
+    schedule(&mut rig, c, "UNSCHEDULE", "3");
+    assert_eq!(ids(&rig.got(s2)), ["1", "2", "3"]);
+    rig.out.pending.insert(s1, 0);
+    rig.broker.handle_writable(s1, rig.now, &mut rig.out);
+    assert_eq!(ids(&rig.got(s1)), ["1", "3"]);
+}
+
+/// Whatever is sent for a scheduler that does not read: it is bounded, refused beyond, and ends
+/// with the removal of that scheduler.
+#[test]
+fn what_is_kept_for_a_scheduler_that_does_not_read_is_bounded() {
+    for command in ["SCHEDULE", "UNSCHEDULE"] {
+        let mut rig = Rig::with(|config| config.worker_buffer_bytes = 1_000);
+        let s = rig.scheduler("s");
+        let c = rig.client("c");
+        rig.out.pending.insert(s, 1_001);
+        for n in 0..1_100 {
+            schedule(&mut rig, c, command, &n.to_string());
+        }
+        let refused = rig.got(c);
+        assert_eq!(refused.len(), 1_100 - 1_024, "{command}");
+        assert_eq!(refused[0], "REJECT * 1024 no-scheduler");
+        assert!(rig.got(s).is_empty());
+        // It is alive, but takes nothing.
+        rig.sleep_alive(36_000, &[s]);
+        assert_eq!(rig.count(Counter::SchedulersRemoved), 1);
+        assert_eq!(rig.got(c).len(), 1_024);
+        let s2 = rig.scheduler("s2");
+        schedule(&mut rig, c, command, "last");
+        assert_eq!(ids(&rig.got(s2)), ["last"]);
+    }
+}

@@ -124,7 +124,6 @@ impl World {
         let facts = Facts {
             started: Instant::now(),
             threading: "simulated",
-            max_memory_bytes: 0,
             agents: Vec::new(),
         };
         let (desk, renderer) = AdminDesk::new(facts, first_msgid([seed, 1]), Arc::clone(&bell));
