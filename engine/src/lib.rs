@@ -19,6 +19,8 @@ pub mod snapshot;
 pub mod emqp;
 pub mod zmtp;
 
+pub mod dial;
+
 #[cfg(feature = "broker")]
 pub mod broker;
 pub mod ring;

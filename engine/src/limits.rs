@@ -69,6 +69,8 @@ pub const SUBSCRIBER_BUFFER_BYTES_DEFAULT: usize = 8 * 1024 * 1024;
 pub const SUBSCRIPTIONS_MAX_DEFAULT: usize = 1_000_000;
 /// Default of `max_subscriptions_per_subscriber`.
 pub const SUBSCRIPTIONS_PER_SUBSCRIBER_MAX_DEFAULT: usize = 100_000;
+/// Partial messages of a component's connections; above it the largest is closed.
+pub const COMPONENT_PARTIAL_BYTES_MAX: usize = 512 * 1024 * 1024;
 /// Default of the handshake deadline, in milliseconds.
 pub const HANDSHAKE_TIMEOUT_MS_DEFAULT: u64 = 10_000;
 /// Take-overs of one routing id inside [`TAKEOVER_WINDOW_MS`] before a newcomer is refused.

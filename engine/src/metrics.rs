@@ -35,6 +35,7 @@ macro_rules! catalogue {
 catalogue! {
     // Connections.
     ConnectionsAccepted, "connections_accepted", "connections accepted from listeners";
+    ConnectionsDialled, "connections_dialled", "connections made to others";
     HandshakesCompleted, "handshakes_completed", "ZMTP handshakes completed";
     ConnectionsClosedByPeer, "closed_by_peer", "connections that ended with end of file or reset";
     ConnectionsClosedGreeting, "closed_greeting", "connections closed: the greeting is not ZMTP 3.x";

@@ -23,6 +23,7 @@ const LAYERS: &[(&str, u32)] = &[
     ("snapshot", 11),
     ("emqp", 20),
     ("zmtp", 20),
+    ("dial", 25),
     ("broker", 30),
     ("ring", 30),
     ("admin_api", 40),

@@ -4,10 +4,11 @@ use super::listener::Listener;
 use super::sink::InputSink;
 use super::stream::NetStream;
 use super::table::ConnTable;
-use crate::ids::{NS_PER_MS, Socket};
+use crate::ids::{ConnId, NS_PER_MS, Socket};
 use crate::limits::TURN_ACCEPTS_MAX;
 use crate::metrics::Counter;
 use crate::ring::Wake;
+use crate::zmtp::PeerConfig;
 use mio::{Events, Interest, Poll, Token};
 use std::io;
 use std::net::SocketAddr;
@@ -242,5 +243,28 @@ impl IoAgent {
             return;
         }
         self.table.add(stream, socket, remote, now_ns);
+    }
+
+    /// Takes a connection that was made to another side.
+    ///
+    /// # Errors
+    /// When the socket has its maximum, or the system refuses to watch it.
+    pub fn adopt(
+        &mut self,
+        mut stream: NetStream,
+        socket: Socket,
+        remote: Option<SocketAddr>,
+        peer: &Arc<PeerConfig>,
+        now_ns: u64,
+    ) -> io::Result<ConnId> {
+        if !self.table.has_slot(socket) {
+            return Err(io::Error::other("too many connections"));
+        }
+        let token = Token(self.table.next_slot());
+        let interest = Interest::READABLE | Interest::WRITABLE;
+        self.poll
+            .registry()
+            .register(&mut stream, token, interest)?;
+        Ok(self.table.add_dialled(stream, socket, remote, peer, now_ns))
     }
 }

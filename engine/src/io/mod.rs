@@ -10,6 +10,7 @@
 
 mod agent;
 mod buffers;
+mod dialer;
 mod listener;
 mod output;
 mod sink;
@@ -19,6 +20,7 @@ mod table;
 mod unsent;
 
 pub use agent::{Handover, IoAgent, IoWaker};
+pub use dialer::{DialedTurn, Dialer};
 pub use listener::{BindError, Listener};
 pub use output::{OutputConfig, OutputTable, WrittenTable};
 pub use sink::InputSink;

@@ -163,6 +163,8 @@ pub struct OutputTable {
     written: Option<Arc<WrittenTable>>,
     pub(super) counters: Counters,
     pub(super) closes: Vec<(ConnId, CloseReason)>,
+    /// How connections that we made have ended.
+    pub(super) ends: Vec<(ConnId, Counter)>,
     pub(super) releases: Vec<ConnId>,
     pub(super) writable: Vec<ConnId>,
     paused: [bool; 3],
@@ -183,6 +185,7 @@ impl OutputTable {
             written,
             counters: Counters::default(),
             closes: Vec::new(),
+            ends: Vec::new(),
             releases: Vec::new(),
             writable: Vec::new(),
             paused: [false; 3],
@@ -193,6 +196,12 @@ impl OutputTable {
     /// Changes the bounds.
     pub fn set_config(&mut self, config: OutputConfig) {
         self.config = config;
+    }
+
+    /// How this connection, which we made, has ended; told once.
+    pub fn take_end(&mut self, conn: ConnId) -> Option<Counter> {
+        let at = self.ends.iter().position(|(ended, _)| *ended == conn)?;
+        Some(self.ends.swap_remove(at).1)
     }
 
     /// Bytes waiting in all connections.

@@ -11,6 +11,7 @@ pub mod finish;
 pub mod idle;
 pub mod log;
 pub mod memory;
+pub mod node;
 pub mod notify;
 pub mod open_files;
 pub mod orders;

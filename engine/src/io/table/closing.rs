@@ -243,6 +243,10 @@ impl<S: Stream> ConnTable<S> {
             return;
         }
         self.counters.inc(reason);
+        if conn.dialled {
+            let id = ConnId::new(self.agent, slot as u32, conn.generation);
+            self.outs.ends.push((id, reason));
+        }
         conn.stream = None;
         let partial = std::mem::take(&mut conn.partial);
         self.partial_bytes -= partial.capacity();

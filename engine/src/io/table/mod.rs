@@ -82,6 +82,8 @@ struct Conn<S> {
     dribbling: bool,
     /// In the list of throttled connections.
     watched: bool,
+    /// We made it.
+    dialled: bool,
     pings: u32,
     /// When it was last read into `partial`.
     partial_read_ns: u64,
@@ -224,6 +226,41 @@ impl<S: Stream> ConnTable<S> {
         remote: Option<SocketAddr>,
         now_ns: u64,
     ) -> ConnId {
+        self.counters.inc(Counter::ConnectionsAccepted);
+        let peer = Arc::clone(&self.config.peers[socket as usize]);
+        self.insert(stream, socket, remote, &peer, false, now_ns)
+    }
+
+    /// Takes a connection that we made, with a ZMTP side of its own. How it ends is kept in
+    /// [`OutputTable::take_end`].
+    pub fn add_dialled(
+        &mut self,
+        stream: S,
+        socket: Socket,
+        remote: Option<SocketAddr>,
+        peer: &Arc<zmtp::PeerConfig>,
+        now_ns: u64,
+    ) -> ConnId {
+        self.counters.inc(Counter::ConnectionsDialled);
+        self.insert(stream, socket, remote, peer, true, now_ns)
+    }
+
+    /// Ends a connection at once.
+    pub fn abort(&mut self, id: ConnId) {
+        if self.phase(id).is_some() {
+            self.end(id.slot(), Counter::ConnectionsClosedShutdown);
+        }
+    }
+
+    fn insert(
+        &mut self,
+        stream: S,
+        socket: Socket,
+        remote: Option<SocketAddr>,
+        peer: &Arc<zmtp::PeerConfig>,
+        dialled: bool,
+        now_ns: u64,
+    ) -> ConnId {
         let slot = self.next_slot();
         if self.free.pop().is_none() {
             self.conns.push(None);
@@ -234,7 +271,7 @@ impl<S: Stream> ConnTable<S> {
         let id = ConnId::new(self.agent, slot as u32, generation);
         self.outs.open_slot(slot, generation);
         self.scratch.clear();
-        let peer = zmtp::Peer::new(&self.config.peers[socket as usize], &mut self.scratch);
+        let peer = zmtp::Peer::new(peer, &mut self.scratch);
         let greeting_bytes = self.scratch.len() as u8;
         self.outs.raw(slot, &self.scratch, greeting_bytes);
         let deadline_ns = now_ns + self.config.handshake_ns;
@@ -256,6 +293,7 @@ impl<S: Stream> ConnTable<S> {
             stalled: false,
             dribbling: false,
             watched: false,
+            dialled,
             pings: 0,
             partial_read_ns: now_ns,
             generation,
@@ -266,7 +304,6 @@ impl<S: Stream> ConnTable<S> {
             unsent: None,
         }));
         self.open[socket as usize] += 1;
-        self.counters.inc(Counter::ConnectionsAccepted);
         id
     }
 
