@@ -30,11 +30,15 @@ pub const PING_CONTEXT_BYTES_MAX: usize = 16;
 pub const INFORM_QUEUES_MAX: usize = 1_024;
 /// Largest SCHEDULE or UNSCHEDULE: it is parsed before it is forwarded.
 pub const SCHEDULE_BYTES_MAX: usize = 1024 * 1024;
-/// Largest queues frame of an INFORM: 1,024 names of 255 bytes, six-fold JSON escapes aside.
+/// Largest queues frame of an INFORM (1,024 names of 255 bytes, six-fold JSON escapes aside), and
+/// largest frame of capabilities.
 pub const INFORM_BYTES_MAX: usize = 1024 * 1024;
 
 /// Longest topic of a subscription. Beside a command's name it fits [`COMMAND_BYTES_MAX`].
 pub const SUBSCRIPTION_BYTES_MAX: usize = 4_000;
+/// Largest `instance` in the capabilities of an INFORM.
+pub const INSTANCE_BYTES_MAX: usize = 255;
+
 /// A message of this size and more travels by reference instead of being copied.
 pub const SHARED_BYTES_MIN: usize = 32 * 1024;
 /// Bytes read from one connection in one turn, and the size of an agent's receive buffer.

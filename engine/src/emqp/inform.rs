@@ -1,7 +1,9 @@
 //! The queue list and the capabilities of an INFORM (protocol.md section 3).
 
 use super::headers::{number, numbered};
-use crate::limits::{INFORM_BYTES_MAX, INFORM_QUEUES_MAX, QUEUE_NAME_BYTES_MAX};
+use crate::limits::{
+    INFORM_BYTES_MAX, INFORM_QUEUES_MAX, INSTANCE_BYTES_MAX, QUEUE_NAME_BYTES_MAX,
+};
 
 /// Why an INFORM is not taken. It is then counted and ignored: no ACK.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -18,8 +20,8 @@ pub enum BadInform {
     /// A queue name above 255 bytes, or more than 1,024 queues, or a frame above 1 MiB.
     #[error("too many queues, or a queue name too long")]
     TooLarge,
-    /// A capability whose number cannot be read.
-    #[error("a capability without its number")]
+    /// A capability whose number cannot be read, or an `instance` above 255 bytes.
+    #[error("a capability without its number, or with too long a value")]
     Capability,
     /// More queues than `max_queues` would be known.
     #[error("max_queues reached")]
@@ -71,7 +73,7 @@ pub struct Capabilities {
     pub completions: bool,
     /// Free and in flight together never above this.
     pub slots: Option<u32>,
-    /// Random per process.
+    /// Random per process, at most 255 bytes.
     pub instance: Option<Vec<u8>>,
     /// Msgids of jobs it still runs.
     pub running: Option<Vec<Vec<u8>>>,
@@ -85,8 +87,12 @@ impl Capabilities {
     /// Reads the csv. Unknown ones are ignored; of duplicates the last counts.
     ///
     /// # Errors
-    /// [`BadInform::Capability`] if a number cannot be read.
+    /// [`BadInform::Capability`] if a number cannot be read or an `instance` is too long,
+    /// [`BadInform::TooLarge`] above 1 MiB.
     pub fn parse(csv: &[u8]) -> Result<Capabilities, BadInform> {
+        if csv.len() > INFORM_BYTES_MAX {
+            return Err(BadInform::TooLarge);
+        }
         let mut capabilities = Capabilities::default();
         for item in csv.split(|byte| *byte == b',') {
             if item == b"completions" {
@@ -102,6 +108,10 @@ impl Capabilities {
                 let up = u32::from(whole.len() < text.len());
                 capabilities.heartbeat_secs = Some(seconds.saturating_add(up));
             } else if let Some(token) = item.strip_prefix(b"instance:") {
+                // It is kept as long as the worker is registered.
+                if token.len() > INSTANCE_BYTES_MAX {
+                    return Err(BadInform::Capability);
+                }
                 capabilities.instance = Some(token.to_vec());
             } else if let Some(ids) = item.strip_prefix(b"running:") {
                 let ids = ids.split(|byte| *byte == b'+').filter(|id| !id.is_empty());

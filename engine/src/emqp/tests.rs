@@ -120,6 +120,16 @@ fn inform_queues_of_every_wrong_shape_are_refused() {
 }
 
 #[test]
+fn what_of_the_capabilities_is_kept_is_bounded() {
+    let long = |name: &str, bytes| [name.as_bytes(), &vec![b'x'; bytes]].concat();
+    assert!(Capabilities::parse(&long("instance:", 255)).is_ok());
+    let too_long = Capabilities::parse(&long("instance:", 256));
+    assert_eq!(too_long, Err(BadInform::Capability));
+    let too_large = Capabilities::parse(&long("new:", 1 << 20));
+    assert_eq!(too_large, Err(BadInform::TooLarge));
+}
+
+#[test]
 fn capabilities() {
     let parse = |text: &str| Capabilities::parse(text.as_bytes());
     assert_eq!(parse("").unwrap(), Capabilities::default());

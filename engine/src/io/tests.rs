@@ -466,6 +466,25 @@ fn partial_messages_have_a_limit_together() {
 }
 
 #[test]
+fn a_message_that_comes_in_parts_holds_no_more_than_its_size() {
+    let (mut table, mut sink) = (table(), Recorder::default());
+    let (id, peer) = open(&mut table, &mut sink, b"w");
+    let large = message(1, 9 << 20);
+    let wire = large.view().wire().to_vec();
+    for part in wire.chunks(100_000) {
+        peer.raw(part);
+        step(&mut table, &mut sink, id, 0);
+        assert!(
+            table.partial_bytes() <= wire.len(),
+            "{}",
+            table.partial_bytes()
+        );
+    }
+    assert_eq!(bodies(&sink.take()), [large.to_frames()]);
+    assert_eq!(table.partial_bytes(), 0);
+}
+
+#[test]
 fn an_end_that_comes_together_with_data_is_seen_without_another_event() {
     let (mut table, mut sink) = (table(), Recorder::default());
     let (id, peer) = open(&mut table, &mut sink, b"w");

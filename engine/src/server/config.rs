@@ -80,7 +80,8 @@ impl ServerConfig {
         }
     }
 
-    pub(super) fn table(&self, keys: &[RandomState; 2]) -> TableConfig {
+    /// For one of `agents` I/O agents.
+    pub(super) fn table(&self, keys: &[RandomState; 2], agents: usize) -> TableConfig {
         let peer = || {
             Arc::new(zmtp::PeerConfig::new(
                 zmtp::Role::Server,
@@ -95,12 +96,23 @@ impl ServerConfig {
             connections_max: self.connections_max,
             partial_bytes_max: match self.broker.max_memory_bytes {
                 0 => usize::MAX,
-                limit => usize::try_from(limit / 4).unwrap_or(usize::MAX),
+                limit => partial_bytes_max(limit, agents),
             },
             peers: [peer(), peer(), peer()],
             routing_id_keys: keys.clone(),
         }
     }
+}
+
+/// A message of the largest size, and what is read behind it in the same turn.
+const PARTIAL_BYTES_MIN: usize = limits::MESSAGE_BYTES_MAX + limits::TURN_READ_BYTES_MAX;
+
+/// The part of one agent in what partial messages may hold: a quarter of the memory in all. With
+/// parts of their own, half messages on one socket do not cut off whole ones on another. Every
+/// agent can receive a message of the largest size, if a quarter of the memory allows one.
+fn partial_bytes_max(limit: u64, agents: usize) -> usize {
+    let quarter = usize::try_from(limit / 4).unwrap_or(usize::MAX);
+    (quarter / agents.max(1)).max(quarter.min(PARTIAL_BYTES_MIN))
 }
 
 /// Why a broker did not start.
@@ -120,4 +132,24 @@ pub enum StartError {
     /// The system refused a descriptor or a thread.
     #[error("cannot start: {0}")]
     System(#[from] io::Error),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn partial_messages_have_a_quarter_of_the_memory_in_all() {
+        let (kib, gib) = (1_u64 << 10, 1_u64 << 30);
+        for agents in 1..=9 {
+            let whole = partial_bytes_max(8 * gib, agents) * agents;
+            assert!(whole as u64 <= 2 * gib, "{agents}");
+            let part = partial_bytes_max(gib, agents);
+            assert!(
+                part >= PARTIAL_BYTES_MIN,
+                "{agents}: the largest message fits"
+            );
+            assert!(partial_bytes_max(100 * kib, agents) as u64 <= 25 * kib);
+        }
+    }
 }

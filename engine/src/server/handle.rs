@@ -79,12 +79,13 @@ impl IoPart {
         config: &ServerConfig,
         keys: &[RandomState; 2],
         ringed: bool,
+        agents: usize,
     ) -> io::Result<IoPart> {
         let slots = config.connections_max.iter().sum();
         let written = WrittenTable::new(if ringed { slots } else { 0 });
         let shared = ringed.then(|| Arc::clone(&written));
         let outs = OutputTable::new(number, config.output(), shared);
-        let io = IoAgent::new(ConnTable::new(number, config.table(keys), outs))?;
+        let io = IoAgent::new(ConnTable::new(number, config.table(keys, agents), outs))?;
         let bell = io_bell(io.waker());
         Ok(IoPart {
             name: name.to_owned(),
@@ -221,7 +222,7 @@ impl Server {
             addrs[socket as usize] = addr;
         }
         for (orders, bell) in &self.all_io {
-            let config = Box::new((new.table(&self.keys), new.output()));
+            let config = Box::new((new.table(&self.keys, self.all_io.len()), new.output()));
             orders.give_surely(IoOrder::Configure(config), bell);
         }
         self.order(DispatchOrder::Configure(Box::new(new.broker.clone())));
@@ -301,7 +302,7 @@ impl Builder {
 
     fn inline(self, broker: Broker, listeners: Vec<Listener>) -> Result<Server, StartError> {
         let name = "emq-inline";
-        let mut part = IoPart::new(0, name, &self.config, &self.keys, false)?;
+        let mut part = IoPart::new(0, name, &self.config, &self.keys, false, 1)?;
         for listener in listeners {
             part.io.listen(listener)?;
         }
@@ -350,10 +351,18 @@ impl Builder {
             }
         }
         names.push("emq-io-admin".to_owned());
+        let agents = names.len();
         let mut parts = Vec::new();
         for (number, name) in names.iter().enumerate() {
             let number = u8::try_from(number).map_err(io::Error::other)?;
-            parts.push(IoPart::new(number, name, &self.config, &self.keys, true)?);
+            parts.push(IoPart::new(
+                number,
+                name,
+                &self.config,
+                &self.keys,
+                true,
+                agents,
+            )?);
         }
         // The first agent of each socket accepts.
         let first = [0, front, front + back];

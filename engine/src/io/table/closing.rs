@@ -151,6 +151,17 @@ impl<S: Stream> ConnTable<S> {
                 })
                 .map(|(slot, _)| slot);
             let Some(slot) = largest else { return };
+            if let Some(repeats) = self.shed_log.admit(0, self.now_ns)
+                && let Some(conn) = &self.conns[slot]
+            {
+                tracing::warn!(
+                    socket = %conn.socket,
+                    bytes = conn.partial.len(),
+                    limit_bytes = self.config.partial_bytes_max,
+                    repeats,
+                    "a connection with part of a message was closed: such parts hold too much memory"
+                );
+            }
             self.end(slot, Counter::ConnectionsClosedMemory);
         }
     }

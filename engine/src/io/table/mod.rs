@@ -13,6 +13,7 @@ use crate::frames::FrameSpan;
 use crate::ids::{ConnId, Socket};
 use crate::limits::TURN_READ_BYTES_MAX;
 use crate::link::PeerInfo;
+use crate::log_limit::LogLimit;
 use crate::metrics::{Counter, Counters};
 use crate::zmtp;
 use std::collections::VecDeque;
@@ -118,6 +119,7 @@ pub struct ConnTable<S> {
     /// Buffers for partial messages. Not those of the output, which are of other sizes: each would
     /// have to grow again and again.
     partials: BufferPool,
+    shed_log: LogLimit<1>,
     ids_made: u64,
     next_upkeep_ns: u64,
     now_ns: u64,
@@ -145,6 +147,7 @@ impl<S: Stream> ConnTable<S> {
             scratch: Vec::new(),
             partial_bytes: 0,
             partials: BufferPool::default(),
+            shed_log: LogLimit::default(),
             ids_made: 0,
             next_upkeep_ns: 0,
             now_ns: 0,

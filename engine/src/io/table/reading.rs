@@ -145,6 +145,7 @@ impl<S: Stream> ConnTable<S> {
         } else {
             want
         };
+        grow(&mut partial, start + want, conn.partial_at + conn.need);
         partial.resize(start + want, 0);
         let result = stream.read(&mut partial[start..]);
         let n = self.read_result(slot, result, want);
@@ -373,6 +374,15 @@ impl<S: Stream> ConnTable<S> {
             self.flush_slot(slot);
         }
         (outcome, at)
+    }
+}
+
+/// Makes room for `bytes` in a buffer that is known to need `need` in the end: it doubles, as it
+/// would by itself, but not beyond that. What is reserved never exceeds twice what has come.
+fn grow(buffer: &mut Vec<u8>, bytes: usize, need: usize) {
+    if buffer.capacity() < bytes {
+        let wanted = (2 * buffer.capacity()).min(need).max(bytes);
+        buffer.reserve_exact(wanted - buffer.len());
     }
 }
 
