@@ -22,7 +22,7 @@ impl Formatter for Python {
     }
 
     fn write_f64<W: Write + ?Sized>(&mut self, out: &mut W, value: f64) -> io::Result<()> {
-        out.write_all(float_repr(value).as_bytes())
+        out.write_all(python_float(value).as_bytes())
     }
 
     fn write_string_fragment<W: Write + ?Sized>(
@@ -120,7 +120,7 @@ impl Serialize for Weight {
 
 /// A finite float as Python's `repr`: the shortest digits that read back, with an exponent below
 /// 1e-4 and from 1e16 on.
-fn float_repr(value: f64) -> String {
+pub fn python_float(value: f64) -> String {
     let scientific = format!("{value:e}");
     let (digits, exponent) = scientific.split_once('e').expect("an exponent");
     let exponent: i32 = exponent.parse().expect("a number");
