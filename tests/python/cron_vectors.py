@@ -3,11 +3,14 @@
   cron_vectors.py SEED COUNT
 
 One line each: expression, start (Unix seconds), and the next three times or `refused`, with tabs.
-Left out is what the scheduler treats otherwise on purpose: `*` beside other items of a list, and
-`l` beside days from 29 on.
+
+Left out is `*` beside other items of a list, which croniter sometimes takes. A list of days with one
+that some months lack (`*/15`, `30,l`) is counted out day by day from what croniter has read: croniter
+itself jumps over days at the beginning of March, and over the end of shorter months.
 """
 import calendar
 import datetime
+import itertools
 import random
 import sys
 
@@ -67,13 +70,7 @@ def field_text(rng, field, wild):
         return '*/%d' % rng.randint(1, RANGES[field][1] + 3)
     if field == 4 and kind < wild + 0.12:
         return '*#%d' % rng.randint(1, 5)
-    while True:
-        items = [item(rng, field) for _ in range(rng.choice([1, 1, 1, 1, 2, 3]))]
-        if field == 2 and any(i in 'lL' for i in items) and len(items) > 1:
-            # See above. Ranges and steps may reach those days.
-            if any(i not in 'lL' and not (i.isdigit() and int(i) < 29) for i in items):
-                continue
-        return ','.join(items)
+    return ','.join(item(rng, field) for _ in range(rng.choice([1, 1, 1, 1, 2, 3])))
 
 
 def expression(rng):
@@ -98,13 +95,71 @@ def seconds(moment):
     return int((moment - EPOCH).total_seconds())
 
 
+def ragged(times):
+    days = times.expanded[2]
+    return len(days) > 1 and any(day == 'l' or day > 28 for day in days)
+
+
+def counted_out(times, begin):
+    """The times after begin, found by looking at every day."""
+    minutes, hours, days, months, weekdays = times.expanded[:5]
+    every = [range(60) if minutes == ['*'] else minutes, range(24) if hours == ['*'] else hours]
+    seconds_field = times.expanded[5] if len(times.expanded) > 5 else [0]
+    every.append(range(60) if seconds_field == ['*'] else seconds_field)
+    nth = times.nth_weekday_of_month
+
+    def kinds(date):
+        last = calendar.monthrange(date.year, date.month)[1]
+        by_day = days == ['*'] or date.day in days or ('l' in days and date.day == last)
+        weekday = date.isoweekday() % 7
+        if nth:
+            by_weekday = (date.day + 6) // 7 in nth.get(weekday, set()) | nth.get('*', set())
+        else:
+            by_weekday = weekdays == ['*'] or weekday in weekdays
+        return by_day, by_weekday
+
+    def fits(date):
+        by_day, by_weekday = kinds(date)
+        if days != ['*'] and weekdays != ['*']:
+            return by_weekday if nth else by_day or by_weekday
+        return by_day and by_weekday
+
+    def dates(length):
+        date = begin.date()
+        for _ in range(length):
+            if months == ['*'] or date.month in months:
+                yield date
+            date += datetime.timedelta(days=1)
+
+    # What croniter follows by itself must come within some years, else it gives up.
+    if not any(kinds(date)[0] and (kinds(date)[1] or (weekdays != ['*'] and not nth)) for date in dates(366 * 41)):
+        return
+    for date in dates(366 * 50):
+        if fits(date):
+            for hour in every[1]:
+                for minute in every[0]:
+                    for second in every[2]:
+                        moment = datetime.datetime(date.year, date.month, date.day, hour, minute, second)
+                        if moment > begin:
+                            yield moment
+
+
+def three_times(text, begin):
+    times = croniter(text, begin)
+    if not ragged(times):
+        return [times.get_next(datetime.datetime) for _ in range(3)]
+    found = list(itertools.islice(counted_out(times, begin), 3))
+    if len(found) < 3:
+        raise ValueError('never')
+    return found
+
+
 def main(seed, count):
     rng = random.Random(seed)
     for _ in range(count):
         text, begin = expression(rng), start(rng)
         try:
-            times = croniter(text, begin)
-            found = [str(seconds(times.get_next(datetime.datetime))) for _ in range(3)]
+            found = [str(seconds(moment)) for moment in three_times(text, begin)]
         except Exception:
             found = ['refused']
         print('\t'.join([text, str(seconds(begin))] + found))
