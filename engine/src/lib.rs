@@ -41,6 +41,3 @@ pub mod pubsub;
 
 #[cfg(feature = "cli")]
 pub mod cli;
-
-#[cfg(feature = "scheduler")]
-pub mod scheduler;

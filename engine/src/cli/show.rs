@@ -4,10 +4,50 @@ use super::table::Table;
 use serde_json::Value;
 use std::collections::BTreeSet;
 
-const NONE: &str = "-";
+pub(super) const NONE: &str = "-";
 
-/// Jobs by queue and by worker.
+/// Figures of a publisher, then the subscribers that messages were dropped for.
+fn publisher(answer: &Value) -> String {
+    let mut figures = Table::new(&["PUBLISHER", "VALUE"]);
+    for (name, value) in entries(answer) {
+        if !value.is_array() {
+            figures.row(vec![name.clone(), text(value)]);
+        }
+    }
+    figures.print("") + "\n" + &slow_subscribers(answer)
+}
+
+/// The subscribers that messages were dropped for.
+pub(super) fn slow_subscribers(answer: &Value) -> String {
+    let mut slow = Table::new(&[
+        "SUBSCRIBER",
+        "STATE<",
+        "DROPPED",
+        "WAITING BYTES",
+        "SUBSCRIPTIONS",
+    ]);
+    for entry in answer["slow_subscribers"].as_array().into_iter().flatten() {
+        let state = match entry["slow"].as_bool() {
+            Some(true) => "slow",
+            _ => "reads again",
+        };
+        let number = |key: &str| text(&entry[key]);
+        slow.row(vec![
+            number("peer"),
+            state.to_owned(),
+            number("dropped"),
+            number("waiting_bytes"),
+            number("subscriptions"),
+        ]);
+    }
+    slow.print("nothing was dropped for a subscriber")
+}
+
+/// Jobs by queue and by worker; of a publisher, what it has instead.
 pub(super) fn status(answer: &Value) -> String {
+    if !answer["component"].is_null() {
+        return publisher(answer);
+    }
     const FIGURES: [&str; 5] = [
         "waiting_messages_by_queue",
         "inflight_messages_by_queue",
@@ -171,11 +211,11 @@ pub(super) fn counters(answer: &Value, all: bool) -> String {
     out + "\n" + &agents.print("no agents") + "\n" + &rings.print("no rings")
 }
 
-fn entries(map: &Value) -> impl Iterator<Item = (&String, &Value)> {
+pub(super) fn entries(map: &Value) -> impl Iterator<Item = (&String, &Value)> {
     map.as_object().into_iter().flatten()
 }
 
-fn text(value: &Value) -> String {
+pub(super) fn text(value: &Value) -> String {
     match value {
         Value::Null => NONE.to_owned(),
         Value::String(text) => text.clone(),
@@ -201,7 +241,7 @@ fn pairs(list: &Value, show: impl Fn(String, String) -> String) -> String {
 }
 
 /// Microseconds in the unit that reads best.
-fn duration_us(us: f64) -> String {
+pub(super) fn duration_us(us: f64) -> String {
     match us {
         us if us < 1e3 => format!("{us:.0} us"),
         us if us < 1e6 => format!("{:.2} ms", us / 1e3),

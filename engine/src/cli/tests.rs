@@ -1,6 +1,9 @@
 //! The client against a small administrative server of our own, and what people see.
 
+use super::args::{ShellLine, shell_words};
 use super::*;
+use crate::addr::Addr;
+use crate::admin_api::AdminCommand;
 use crate::admin_api::{
     parse_message, push_ack, push_reply, render_counters, render_latency, render_schedulers,
     render_status, render_workers,
@@ -8,6 +11,7 @@ use crate::admin_api::{
 use crate::frames::{FrameSpan, Message};
 use crate::snapshot::*;
 use crate::zmtp::{Event, Limits, Peer, PeerConfig, Role, SocketType};
+use clap::Parser;
 use std::io::Read;
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::UnixListener;
@@ -216,7 +220,7 @@ fn counters_leave_out_zeros() {
 fn shutdown_waits_for_the_ack() {
     let text = cli(&["shutdown"]);
     assert!(
-        text.ends_with(": acknowledged, the broker is shutting down\n"),
+        text.ends_with(": acknowledged, it is shutting down\n"),
         "{text}"
     );
 }
@@ -334,8 +338,10 @@ fn a_silent_broker_is_one_clear_line() {
 #[test]
 fn the_command_line_is_checked() {
     for words in [
-        &["emq-cli"][..],
-        &["emq-cli", "nonsense"],
+        &["emq-cli", "nonsense"][..],
+        &["emq-cli", "ping", "--count", "0"],
+        &["emq-cli", "watch"],
+        &["emq-cli", "watch", "shutdown"],
         &["emq-cli", "--addr", "47293", "status"],
         &["emq-cli", "status", "--timeout", "0"],
         &["emq-cli", "status", "--timeout", "NaN"],
@@ -347,5 +353,91 @@ fn the_command_line_is_checked() {
         );
     }
     let args = Args::try_parse_from(["emq-cli", "latency", "-a", "tcp://h:1"]).unwrap();
-    assert_eq!(args.addr.to_string(), "tcp://h:1");
+    assert_eq!(args.options.addr.unwrap().to_string(), "tcp://h:1");
+    Args::command().debug_assert();
+    ShellLine::command().debug_assert();
+}
+
+#[test]
+fn commands_of_earlier_versions_are_understood() {
+    let words = shell_words();
+    for word in [
+        "connect",
+        "disconnect",
+        "status",
+        "show_workers",
+        "show_schedulers",
+        "shutdown",
+        "quit",
+    ] {
+        assert!(words.iter().any(|known| known == word), "{word}: {words:?}");
+        ShellLine::try_parse_from([word]).unwrap();
+    }
+    let args = Args::try_parse_from(["emq-cli", "show_workers"]);
+    assert!(args.is_ok());
+}
+
+#[test]
+fn ping_tells_times_and_what_failed() {
+    let text = cli(&["ping", "--count", "2", "--interval", "0.01"]);
+    let lines: Vec<_> = text.lines().collect();
+    assert_eq!(lines.len(), 3, "{text}");
+    assert!(lines[0].contains(": seq 1, ") && lines[0].ends_with(" ms"));
+    assert!(lines[2].starts_with("2 asked, 2 answered, min "), "{text}");
+    let json = cli(&["ping", "--count", "1", "--json"]);
+    let value: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(value["seq"], 1);
+    assert!(value["time_us"].is_u64());
+
+    let free = TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr: Addr = format!("tcp://{}", free.local_addr().unwrap())
+        .parse()
+        .unwrap();
+    drop(free);
+    let words = ["ping", "--count", "2", "--interval", "0.01"];
+    let error = try_cli(&addr, &words).unwrap_err().to_string();
+    assert_eq!(error, "2 of 2 not answered");
+}
+
+#[test]
+fn watch_asks_again_and_again() {
+    let text = cli(&["watch", "--interval", "0.01", "--count", "3", "latency"]);
+    assert_eq!(text.matches("no jobs yet\n").count(), 3, "{text}");
+    let json = cli(&[
+        "watch",
+        "--interval",
+        "0.01",
+        "--count",
+        "2",
+        "--json",
+        "status",
+    ]);
+    assert_eq!(json.lines().count(), 2, "{json}");
+    for line in json.lines() {
+        serde_json::from_str::<serde_json::Value>(line).unwrap();
+    }
+}
+
+#[test]
+fn completions_and_manual_pages_know_every_command() {
+    let names: Vec<_> = Args::command()
+        .get_subcommands()
+        .map(|sub| sub.get_name().to_owned())
+        .collect();
+    for shell in ["bash", "zsh", "fish"] {
+        let text = String::from_utf8(completions(shell.parse().unwrap())).unwrap();
+        assert!(names.iter().all(|name| text.contains(name)), "{shell}");
+    }
+    let text = String::from_utf8(manual().unwrap()).unwrap();
+    for name in &names {
+        assert!(text.contains(&name.replace('-', "\\-")), "{name}\n{text}");
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let addr: Addr = "tcp://h:1".parse().unwrap();
+    let path = dir.path().to_str().unwrap();
+    try_cli(&addr, &["man", "--dir", path]).unwrap();
+    for name in names {
+        let page = dir.path().join(format!("emq-cli-{name}.1"));
+        assert!(page.exists(), "{}", page.display());
+    }
 }

@@ -5,6 +5,7 @@ use super::Program;
 use crate::settings::{Applies, Key, Kind, Sources};
 use clap::builder::{PathBufValueParser, StyledStr};
 use clap::{Arg, ArgAction, ArgMatches, Command};
+use clap_complete::Shell;
 use std::path::PathBuf;
 
 /// What the command line says.
@@ -18,6 +19,10 @@ pub(super) struct Args {
     pub(super) print_config: bool,
     /// Print `listening NAME ADDRESS` for each socket on standard output.
     pub(super) print_addresses: bool,
+    /// Only print the manual page.
+    pub(super) man: bool,
+    /// Only print the completions of this shell.
+    pub(super) completions: Option<Shell>,
 }
 
 impl Args {
@@ -43,6 +48,8 @@ impl Args {
             check_config: matches.get_flag("check-config"),
             print_config: matches.get_flag("print-config"),
             print_addresses: matches.get_flag("print-addresses"),
+            man: matches.get_flag("man"),
+            completions: matches.get_one::<Shell>("completions").copied(),
         }
     }
 }
@@ -84,7 +91,29 @@ pub fn command(program: &Program) -> Command {
             "print-addresses",
             "Print `listening NAME ADDRESS` for each socket on standard output",
         ))
+        .arg(flag("man", "Print the manual page").hide_short_help(true))
+        .arg(
+            Arg::new("completions")
+                .long("completions")
+                .value_name("SHELL")
+                .value_parser(clap::value_parser!(Shell))
+                .hide_short_help(true)
+                .help("Print the completions of a shell"),
+        )
         .args(options(program).map(|key| option(program, key)))
+}
+
+/// The manual page, or the completions of a shell, if they are asked for.
+pub(super) fn generated(program: &Program, args: &Args) -> Option<Vec<u8>> {
+    let mut text = Vec::new();
+    if args.man {
+        // Writing into a Vec does not fail.
+        let _ = clap_mangen::Man::new(command(program)).render(&mut text);
+    } else {
+        let shell = args.completions?;
+        clap_complete::generate(shell, &mut command(program), program.name, &mut text);
+    }
+    Some(text)
 }
 
 fn option(program: &Program, key: Key) -> Arg {
@@ -172,6 +201,16 @@ mod tests {
             [(Key::DisableHeartbeats, text("off"))]
         );
         assert!(args.print_config && !args.check_config);
+    }
+
+    #[test]
+    fn manual_page_and_completions_name_the_settings() {
+        for words in [&["--man"][..], &["--completions", "bash"]] {
+            let args = parse(words).unwrap();
+            let text = String::from_utf8(generated(&ROUTER, &args).unwrap()).unwrap();
+            assert!(text.replace('\\', "").contains("--max-memory"), "{words:?}");
+        }
+        assert_eq!(generated(&ROUTER, &parse(&[]).unwrap()), None);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! From the command line to a running daemon, and to its end.
 
-use super::args::Args;
+use super::args::{Args, generated};
 use super::{Daemon, EXIT_SETTINGS, Program};
 use crate::runtime::log::{self, LogHandle};
 use crate::runtime::signals::{self, Request};
@@ -23,6 +23,10 @@ const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 pub fn main<D: Daemon>(program: &Program) -> ExitCode {
     let name = program.name;
     let args = Args::from_command_line(program);
+    if let Some(text) = generated(program, &args) {
+        let written = std::io::stdout().write_all(&text);
+        return ExitCode::from(u8::from(written.is_err()));
+    }
     let settings = match Settings::load(program.component, &args.sources) {
         Ok(settings) => settings,
         Err(errors) => {
