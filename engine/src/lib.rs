@@ -41,3 +41,6 @@ pub mod pubsub;
 
 #[cfg(feature = "cli")]
 pub mod cli;
+
+#[cfg(feature = "scheduler")]
+pub mod scheduler;

@@ -22,7 +22,7 @@ impl Formatter for Python {
     }
 
     fn write_f64<W: Write + ?Sized>(&mut self, out: &mut W, value: f64) -> io::Result<()> {
-        out.write_all(float_repr(value).as_bytes())
+        out.write_all(python_float(value).as_bytes())
     }
 
     fn write_string_fragment<W: Write + ?Sized>(
@@ -118,22 +118,37 @@ impl Serialize for Weight {
     }
 }
 
-/// A finite float as Python's `repr`: the shortest digits that read back, with an exponent below
-/// 1e-4 and from 1e16 on.
-fn float_repr(value: f64) -> String {
-    let scientific = format!("{value:e}");
-    let (digits, exponent) = scientific.split_once('e').expect("an exponent");
+/// A finite float as Python's `repr`: the shortest digits that read back, of several such the
+/// nearest, of two equally near the even ones; with an exponent below 1e-4 and from 1e16 on.
+pub fn python_float(value: f64) -> String {
+    let shortest = format!("{value:e}");
+    let mantissa = shortest.split('e').next().unwrap_or_default();
+    let places = mantissa.split('.').nth(1).map_or(0, str::len);
+    // Rust's shortest form rounds a tie up, its form of given length to even.
+    let rounded = format!("{value:.places$e}");
+    let reads_back = rounded.parse::<f64>().is_ok_and(|back| back == value);
+    let scientific = if reads_back { rounded } else { shortest };
+    let (mantissa, exponent) = scientific.split_once('e').expect("an exponent");
     let exponent: i32 = exponent.parse().expect("a number");
-    if (-4..16).contains(&exponent) {
-        let plain = value.to_string();
-        return if plain.contains('.') {
-            plain
-        } else {
-            plain + ".0"
-        };
+    if !(-4..16).contains(&exponent) {
+        let sign = if exponent < 0 { '-' } else { '+' };
+        return format!("{mantissa}e{sign}{:02}", exponent.unsigned_abs());
     }
-    let sign = if exponent < 0 { '-' } else { '+' };
-    format!("{digits}e{sign}{:02}", exponent.unsigned_abs())
+    let (sign, mantissa) = match mantissa.strip_prefix('-') {
+        Some(rest) => ("-", rest),
+        None => ("", mantissa),
+    };
+    let digits = mantissa.replace('.', "");
+    match usize::try_from(exponent) {
+        Err(_) => {
+            let zeros = "0".repeat(exponent.unsigned_abs() as usize - 1);
+            format!("{sign}0.{zeros}{digits}")
+        }
+        Ok(whole) if digits.len() > whole + 1 => {
+            format!("{sign}{}.{}", &digits[..=whole], &digits[whole + 1..])
+        }
+        Ok(whole) => format!("{sign}{digits:0<width$}.0", width = whole + 1),
+    }
 }
 
 #[cfg(test)]
@@ -162,6 +177,12 @@ mod tests {
             (9_999_999_999_999_998.0, "9999999999999998.0"),
             (1e16, "1e+16"),
             (1.25e300, "1.25e+300"),
+            (-0.00012, "-0.00012"),
+            (-1234.5, "-1234.5"),
+            (100.0, "100.0"),
+            // As near to .13.
+            (79_968_470_684_409.13, "79968470684409.12"),
+            (2e-3, "0.002"),
             (5e-324, "5e-324"),
         ] {
             assert_eq!(text(&value), expected);

@@ -52,7 +52,7 @@ impl AcceptTemplate {
 
     /// The acceptance of a REQUEST with a msgid of this length, up to that msgid.
     #[inline]
-    fn next_accept(&mut self, msgid_len: usize) -> &[u8] {
+    pub(super) fn next_accept(&mut self, msgid_len: usize) -> &[u8] {
         advance_msgid(self.id_mut());
         // A msgid is at most 255 bytes long: a short frame.
         self.bytes[ACCEPT_BYTES - 1] = msgid_len as u8;

@@ -274,6 +274,7 @@ impl Broker {
         if let Some(conn) = target {
             out.forward(conn, OutClass::Work, envelope.message());
             self.counters.inc(Counter::SchedulesForwarded);
+            self.accept_schedule(peer, envelope.msgid, out);
         } else if !self.schedulers.may_hold() {
             self.reject(peer, envelope.msgid, RejectReason::NoScheduler, now, out);
         } else {
@@ -359,6 +360,7 @@ impl Broker {
             sent: *sent,
         };
         if waiting.is_empty() {
+            self.answer_held(&held, now, out);
             self.drop_held(&held);
         } else {
             self.schedulers.note_held(&held);
@@ -422,26 +424,38 @@ impl Broker {
                 kept.push_back(held);
                 continue;
             }
-            if !held.sent && held.client != NONE {
-                self.refuse_held(&held, now, out);
-            }
+            self.answer_held(&held, now, out);
             self.drop_held(&held);
         }
         self.schedulers.held = kept;
     }
 
-    fn refuse_held<O: Outbox>(&mut self, held: &Held, now: Now, out: &mut O) {
+    /// Tells the client of one that waits no longer whether a scheduler has got it.
+    fn answer_held<O: Outbox>(&mut self, held: &Held, now: Now, out: &mut O) {
+        if held.client == NONE {
+            return;
+        }
         let mut spans = Vec::new();
         crate::frames::split_wire(held.body.wire(), &mut spans);
         let message = Message::new(held.body.wire(), &spans);
-        if let Ok(envelope) = Envelope::parse(&message) {
-            self.reject(
-                held.client,
-                envelope.msgid,
-                RejectReason::NoScheduler,
-                now,
-                out,
-            );
+        let Ok(envelope) = Envelope::parse(&message) else {
+            return;
+        };
+        if held.sent {
+            self.accept_schedule(held.client, envelope.msgid, out);
+        } else {
+            let reason = RejectReason::NoScheduler;
+            self.reject(held.client, envelope.msgid, reason, now, out);
+        }
+    }
+
+    /// Tells a client that announced the extensions that its SCHEDULE or UNSCHEDULE is on its way
+    /// to a scheduler. Clients of 0.3.13 know no such answer.
+    fn accept_schedule<O: Outbox>(&mut self, client: u32, msgid: &[u8], out: &mut O) {
+        let entry = &self.peers.slab[client];
+        if let Some(conn) = entry.output.filter(|_| entry.extensions) {
+            let head = self.accept.next_accept(msgid.len());
+            out.send(conn, OutClass::Notice, &[head, msgid]);
         }
     }
 

@@ -1,6 +1,7 @@
 //! Schedulers that come, go and come back.
 
 use super::rig::Rig;
+use crate::ids::Socket;
 use crate::metrics::Counter;
 
 const RUN: &str = r#"["run", {"callable": "add", "path": "jobs_x", "args": [1, 2], "kwargs": {}, "class_args": [], "class_kwargs": {}}]"#;
@@ -62,7 +63,11 @@ fn another_live_scheduler_gets_them_unschedules_are_kept_for_the_one_in_grace() 
     schedule(&mut rig, c, "UNSCHEDULE", "3");
     rig.sleep_alive(1_100, &[s1]);
     assert_eq!(ids(&rig.got(s1)), ["3"]);
-    assert!(rig.got(c).is_empty(), "one scheduler has got it");
+    assert_eq!(
+        rig.got(c),
+        ["REPLY * 1", "REPLY * 2", "REPLY * 3"],
+        "one scheduler has got each"
+    );
 }
 
 #[test]
@@ -180,4 +185,29 @@ fn what_is_kept_for_a_scheduler_that_does_not_read_is_bounded() {
         schedule(&mut rig, c, command, "last");
         assert_eq!(ids(&rig.got(s2)), ["last"]);
     }
+}
+
+#[test]
+fn who_speaks_the_extensions_is_told_when_a_scheduler_gets_it() {
+    let mut rig = Rig::new();
+    let (s1, s2) = (rig.scheduler("s1"), rig.scheduler("s2"));
+    let c = rig.client("c");
+    let original = rig.open_as(Socket::Frontend, "o", false);
+    for client in [c, original] {
+        schedule(&mut rig, client, "SCHEDULE", "1");
+        schedule(&mut rig, client, "UNSCHEDULE", "2");
+    }
+    assert_eq!(rig.got(c), ["REPLY * 1", "REPLY * 2"]);
+    assert!(rig.got(original).is_empty());
+    // Held ones: when those they wait for have got them, or are gone.
+    rig.lose(s1, 0);
+    rig.lose(s2, 0);
+    schedule(&mut rig, c, "SCHEDULE", "3");
+    schedule(&mut rig, c, "UNSCHEDULE", "4");
+    assert!(rig.got(c).is_empty());
+    let s2 = rig.client("s2");
+    assert_eq!(ids(&rig.got(s2)), ["3", "4"]);
+    assert_eq!(rig.got(c), ["REPLY * 3"]);
+    rig.sleep_alive(1_100, &[s2]);
+    assert_eq!(rig.got(c), ["REPLY * 4"]);
 }
