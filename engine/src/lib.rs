@@ -13,6 +13,7 @@ pub mod metrics;
 
 pub mod addr;
 pub mod frames;
+pub mod json;
 pub mod link;
 pub mod snapshot;
 
@@ -20,6 +21,7 @@ pub mod emqp;
 pub mod zmtp;
 
 pub mod dial;
+pub mod job;
 
 #[cfg(feature = "broker")]
 pub mod broker;

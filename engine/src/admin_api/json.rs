@@ -1,74 +1,12 @@
-//! JSON as Python's `json.dumps` prints it.
+//! The parts of administrative answers.
 
+use crate::json;
 use serde::Serialize;
-use serde_json::ser::{CharEscape, Formatter, Serializer};
 use std::fmt::Write as _;
-use std::io::{self, Write};
-
-/// Separators `", "` and `": "`, everything but printable ASCII escaped, floats as `repr`.
-struct Python;
-
-impl Formatter for Python {
-    fn begin_array_value<W: Write + ?Sized>(&mut self, out: &mut W, first: bool) -> io::Result<()> {
-        if first { Ok(()) } else { out.write_all(b", ") }
-    }
-
-    fn begin_object_key<W: Write + ?Sized>(&mut self, out: &mut W, first: bool) -> io::Result<()> {
-        if first { Ok(()) } else { out.write_all(b", ") }
-    }
-
-    fn begin_object_value<W: Write + ?Sized>(&mut self, out: &mut W) -> io::Result<()> {
-        out.write_all(b": ")
-    }
-
-    fn write_f64<W: Write + ?Sized>(&mut self, out: &mut W, value: f64) -> io::Result<()> {
-        out.write_all(python_float(value).as_bytes())
-    }
-
-    fn write_string_fragment<W: Write + ?Sized>(
-        &mut self,
-        out: &mut W,
-        text: &str,
-    ) -> io::Result<()> {
-        let mut plain_from = 0;
-        for (at, c) in text.char_indices() {
-            if matches!(c, ' '..='~') {
-                continue;
-            }
-            out.write_all(&text.as_bytes()[plain_from..at])?;
-            plain_from = at + c.len_utf8();
-            for unit in c.encode_utf16(&mut [0; 2]) {
-                write!(out, "\\u{unit:04x}")?;
-            }
-        }
-        out.write_all(&text.as_bytes()[plain_from..])
-    }
-
-    fn write_char_escape<W: Write + ?Sized>(
-        &mut self,
-        out: &mut W,
-        escape: CharEscape,
-    ) -> io::Result<()> {
-        let short: &[u8] = match escape {
-            CharEscape::Quote => b"\\\"",
-            CharEscape::ReverseSolidus => b"\\\\",
-            CharEscape::Solidus => b"/",
-            CharEscape::Backspace => b"\\b",
-            CharEscape::FormFeed => b"\\f",
-            CharEscape::LineFeed => b"\\n",
-            CharEscape::CarriageReturn => b"\\r",
-            CharEscape::Tab => b"\\t",
-            CharEscape::AsciiControl(byte) => return write!(out, "\\u{byte:04x}"),
-        };
-        out.write_all(short)
-    }
-}
 
 /// Appends a value.
 pub(super) fn push<T: Serialize + ?Sized>(out: &mut Vec<u8>, value: &T) {
-    value
-        .serialize(&mut Serializer::with_formatter(out, Python))
-        .expect("snapshots serialise and a Vec takes all bytes");
+    json::push_with_null(out, value).expect("snapshots serialise");
 }
 
 /// Appends a key of an object that was begun with `{`, behind a comma where needed.
@@ -118,39 +56,6 @@ impl Serialize for Weight {
     }
 }
 
-/// A finite float as Python's `repr`: the shortest digits that read back, of several such the
-/// nearest, of two equally near the even ones; with an exponent below 1e-4 and from 1e16 on.
-pub fn python_float(value: f64) -> String {
-    let shortest = format!("{value:e}");
-    let mantissa = shortest.split('e').next().unwrap_or_default();
-    let places = mantissa.split('.').nth(1).map_or(0, str::len);
-    // Rust's shortest form rounds a tie up, its form of given length to even.
-    let rounded = format!("{value:.places$e}");
-    let reads_back = rounded.parse::<f64>().is_ok_and(|back| back == value);
-    let scientific = if reads_back { rounded } else { shortest };
-    let (mantissa, exponent) = scientific.split_once('e').expect("an exponent");
-    let exponent: i32 = exponent.parse().expect("a number");
-    if !(-4..16).contains(&exponent) {
-        let sign = if exponent < 0 { '-' } else { '+' };
-        return format!("{mantissa}e{sign}{:02}", exponent.unsigned_abs());
-    }
-    let (sign, mantissa) = match mantissa.strip_prefix('-') {
-        Some(rest) => ("-", rest),
-        None => ("", mantissa),
-    };
-    let digits = mantissa.replace('.', "");
-    match usize::try_from(exponent) {
-        Err(_) => {
-            let zeros = "0".repeat(exponent.unsigned_abs() as usize - 1);
-            format!("{sign}0.{zeros}{digits}")
-        }
-        Ok(whole) if digits.len() > whole + 1 => {
-            format!("{sign}{}.{}", &digits[..=whole], &digits[whole + 1..])
-        }
-        Ok(whole) => format!("{sign}{digits:0<width$}.0", width = whole + 1),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -160,35 +65,6 @@ mod tests {
         let mut out = Vec::new();
         push(&mut out, value);
         String::from_utf8(out).unwrap()
-    }
-
-    #[test]
-    fn floats_print_as_in_python() {
-        for (value, expected) in [
-            (0.0, "0.0"),
-            (-0.0, "-0.0"),
-            (816.191509172, "816.191509172"),
-            (10.0, "10.0"),
-            (0.1, "0.1"),
-            (0.0001, "0.0001"),
-            (0.00001, "1e-05"),
-            (1.5e-7, "1.5e-07"),
-            (123_456_789_012_345.6, "123456789012345.6"),
-            (9_999_999_999_999_998.0, "9999999999999998.0"),
-            (1e16, "1e+16"),
-            (1.25e300, "1.25e+300"),
-            (-0.00012, "-0.00012"),
-            (-1234.5, "-1234.5"),
-            (100.0, "100.0"),
-            // As near to .13.
-            (79_968_470_684_409.13, "79968470684409.12"),
-            (2e-3, "0.002"),
-            (5e-324, "5e-324"),
-        ] {
-            assert_eq!(text(&value), expected);
-        }
-        assert_eq!(text(&f64::NAN), "null");
-        assert_eq!(text(&f64::INFINITY), "null");
     }
 
     #[test]

@@ -9,7 +9,7 @@
 mod json;
 mod render;
 
-pub use json::python_float;
+pub use crate::json::python_float;
 pub use render::{
     Answer, Rendering, render_counters, render_latency, render_schedulers, render_status,
     render_workers,
