@@ -91,3 +91,22 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         "the broker ended by itself: {report:?}"
     )))
 }
+
+/// Runs this project's publisher with its default settings until standard input ends.
+pub(crate) fn run_publisher() -> Result<()> {
+    use eventmq::pubsub::{INCOMING, OUTGOING, PubSubServer, ServerConfig};
+    let server = PubSubServer::start(ServerConfig::default())
+        .map_err(|error| Failure::run(error.to_string()))?;
+    child::announce(&Addresses {
+        frontend: server.addr(INCOMING),
+        backend: server.addr(OUTGOING),
+        cxxflags: None,
+    })?;
+    let report = server
+        .wait()
+        .map_err(|error| Failure::run(format!("publisher: {error}")))?;
+    Err(Failure::run(format!(
+        "the publisher ended by itself: {:?}",
+        report.figures
+    )))
+}

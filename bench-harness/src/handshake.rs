@@ -113,6 +113,14 @@ pub(crate) fn connect(addr: &Addr, identity: &[u8]) -> Result<Opened> {
     shake_hands(stream, label, &ready_command("DEALER", identity))
 }
 
+/// Connects to a publisher's outgoing socket as a SUB.
+pub(crate) fn connect_subscriber(addr: &Addr) -> Result<Opened> {
+    let label = addr.to_string();
+    let stream = Blocking::connect(addr)
+        .map_err(|error| Failure::run(format!("cannot connect to {label}: {error}")))?;
+    shake_hands(stream, label, &ready_command("SUB", b""))
+}
+
 /// The server's side of [`connect`].
 pub(crate) fn accept(stream: Blocking) -> Result<Opened> {
     shake_hands(stream, "a peer".to_owned(), &ready_command("ROUTER", b""))

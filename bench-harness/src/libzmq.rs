@@ -93,6 +93,48 @@ fn serve() -> std::result::Result<Result<()>, zmq::Error> {
     }
 }
 
+/// Runs the publisher until standard input ends: PUBLISHes from a ROUTER, topic and message to a
+/// PUB, one thread, frames moved and not copied.
+pub(crate) fn run_publisher() -> Result<()> {
+    let failure = |error: zmq::Error| Failure::run(format!("libzmq publisher: {error}"));
+    let context = Context::new();
+    let listen = |kind| -> std::result::Result<(Socket, Addr), zmq::Error> {
+        let socket = context.socket(kind)?;
+        // No message may be dropped: the load generator waits for all of them.
+        socket.set_sndhwm(0)?;
+        socket.set_rcvhwm(0)?;
+        socket.set_linger(0)?;
+        socket.bind("tcp://127.0.0.1:*")?;
+        let endpoint = socket.get_last_endpoint()?.unwrap_or_default();
+        let addr = Addr::from_str(&endpoint).unwrap_or_else(|_| child::loopback(0));
+        Ok((socket, addr))
+    };
+    let (incoming, frontend) = listen(zmq::ROUTER).map_err(failure)?;
+    let (outgoing, backend) = listen(zmq::PUB).map_err(failure)?;
+    child::announce(&Addresses {
+        frontend,
+        backend,
+        cxxflags: Some(option_env!("CXXFLAGS").unwrap_or("").to_owned()),
+    })?;
+    loop {
+        zmq::poll(&mut [incoming.as_poll_item(zmq::POLLIN)], -1).map_err(failure)?;
+        for _ in 0..BATCH {
+            let Some(mut frames) = receive(&incoming).map_err(failure)? else {
+                break;
+            };
+            // Routing id, '', eMQP/1.0, PUBLISH, msgid, topic, message.
+            if frames.len() != 7 || frames[3].as_str() != Some("PUBLISH") {
+                continue;
+            }
+            let (Some(text), Some(topic)) = (frames.pop(), frames.pop()) else {
+                continue;
+            };
+            outgoing.send(topic, zmq::SNDMORE).map_err(failure)?;
+            outgoing.send(text, 0).map_err(failure)?;
+        }
+    }
+}
+
 /// Receives a whole message: routing id first. `None` when nothing waits.
 fn receive(socket: &Socket) -> std::result::Result<Option<Vec<Message>>, zmq::Error> {
     let mut frames = Vec::with_capacity(8);

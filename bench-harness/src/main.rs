@@ -11,6 +11,7 @@ mod conn;
 mod cpu;
 mod environment;
 mod failure;
+mod fanout;
 mod fill;
 mod floor;
 mod generator;
@@ -59,6 +60,8 @@ enum Command {
     Fill(Box<fill::Options>),
     /// Open connections that do nothing: memory and CPU
     Idle(Box<idle::Options>),
+    /// Publish to many subscribers and compare publishers
+    Fanout(Box<fanout::Options>),
     /// Be the broker of this project (started by run)
     Broker(broker::Options),
     /// Be the reference that forwards and parses nothing (started by run)
@@ -66,6 +69,11 @@ enum Command {
     /// Be the reference on two libzmq ROUTER sockets (started by run)
     #[cfg(feature = "libzmq")]
     Libzmq,
+    /// Be the publisher of this project (started by fanout)
+    Publisher,
+    /// Be the publisher on a ROUTER and a PUB socket of libzmq (started by fanout)
+    #[cfg(feature = "libzmq")]
+    LibzmqPublisher,
 }
 
 fn main() -> ExitCode {
@@ -77,6 +85,10 @@ fn main() -> ExitCode {
         Command::Floor(options) => floor::run(&options),
         #[cfg(feature = "libzmq")]
         Command::Libzmq => libzmq::run(),
+        Command::Fanout(options) => fanout::run(&options),
+        Command::Publisher => broker::run_publisher(),
+        #[cfg(feature = "libzmq")]
+        Command::LibzmqPublisher => libzmq::run_publisher(),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

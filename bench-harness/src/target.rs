@@ -29,6 +29,10 @@ enum Kind {
     Floor,
     /// Two libzmq ROUTER sockets.
     Libzmq,
+    /// This project's publisher.
+    Publisher,
+    /// A ROUTER and a PUB socket of libzmq.
+    LibzmqPublisher,
 }
 
 /// A spawned broker as named on the command line: `KIND` or `KIND@BINARY`, where BINARY is another
@@ -70,6 +74,19 @@ impl FromStr for Spec {
 }
 
 impl Spec {
+    /// A publisher: this project's, or that on libzmq.
+    pub(crate) fn publisher(libzmq: bool) -> Spec {
+        let (name, kind) = match libzmq {
+            false => ("ours", Kind::Publisher),
+            true => ("libzmq", Kind::LibzmqPublisher),
+        };
+        Spec {
+            name: name.to_owned(),
+            kind,
+            binary: None,
+        }
+    }
+
     /// The threading of a broker of this build.
     pub(crate) fn threading(&self) -> Option<Threading> {
         match self.kind {
@@ -85,7 +102,10 @@ impl Spec {
 
     /// Says so if this program would have to contain libzmq and does not.
     pub(crate) fn check_built_in(&self) -> Result<()> {
-        if cfg!(feature = "libzmq") || self.kind != Kind::Libzmq || self.binary.is_some() {
+        if cfg!(feature = "libzmq")
+            || !matches!(self.kind, Kind::Libzmq | Kind::LibzmqPublisher)
+            || self.binary.is_some()
+        {
             return Ok(());
         }
         Err(Failure::usage(
@@ -93,7 +113,7 @@ impl Spec {
         ))
     }
 
-    fn arguments(&self, workload: &Workload) -> Vec<String> {
+    fn arguments(&self, workload: Option<&Workload>) -> Vec<String> {
         let words = |text: &[&str]| text.iter().map(|word| (*word).to_owned()).collect();
         match self.kind {
             Kind::Ours(threading) => {
@@ -102,15 +122,22 @@ impl Spec {
                 words(&["broker", "--threading", name])
             }
             Kind::Libzmq => words(&["libzmq"]),
-            Kind::Floor => words(&[
-                "floor",
-                "--payload",
-                &workload.payload.to_string(),
-                "--slots",
-                &workload.slots.to_string(),
-                "--queue",
-                &workload.queue,
-            ]),
+            Kind::Publisher => words(&["publisher"]),
+            Kind::LibzmqPublisher => words(&["libzmq-publisher"]),
+            Kind::Floor => {
+                let mut all = words(&["floor"]);
+                if let Some(workload) = workload {
+                    all.extend(words(&[
+                        "--payload",
+                        &workload.payload.to_string(),
+                        "--slots",
+                        &workload.slots.to_string(),
+                        "--queue",
+                        &workload.queue,
+                    ]));
+                }
+                all
+            }
         }
     }
 }
@@ -127,6 +154,15 @@ pub(crate) struct Spawned {
 impl Spawned {
     /// Starts the broker of `spec` for `workload` and waits until it listens.
     pub(crate) fn start(spec: &Spec, workload: &Workload) -> Result<Self> {
+        Spawned::start_with(spec, spec.arguments(Some(workload)))
+    }
+
+    /// Starts the publisher of `spec` and waits until it listens.
+    pub(crate) fn start_publisher(spec: &Spec) -> Result<Self> {
+        Spawned::start_with(spec, spec.arguments(None))
+    }
+
+    fn start_with(spec: &Spec, arguments: Vec<String>) -> Result<Self> {
         let name = &spec.name;
         let binary = match &spec.binary {
             Some(path) => path.clone(),
@@ -134,7 +170,7 @@ impl Spawned {
                 .map_err(|error| Failure::run(format!("cannot find this program: {error}")))?,
         };
         let mut child = Command::new(&binary)
-            .args(spec.arguments(workload))
+            .args(arguments)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
