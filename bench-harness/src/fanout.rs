@@ -10,8 +10,8 @@ use crate::failure::{Failure, Result};
 use crate::handshake::{self, Opened};
 use crate::report;
 use crate::target::{Spawned, Spec};
-use crate::wire::message;
 use clap::Args;
+use eventmq::frames::OwnedMessage;
 use serde::Serialize;
 use std::io::Read;
 use std::path::PathBuf;
@@ -144,6 +144,11 @@ impl Counted {
         let bytes = self.bytes.iter().map(|n| n.load(Ordering::Relaxed));
         bytes.min().unwrap_or(0) / self.message_bytes
     }
+}
+
+/// Frames on the wire.
+fn message(frames: &[&[u8]]) -> Vec<u8> {
+    OwnedMessage::from_frames(frames).view().wire().to_vec()
 }
 
 fn measure(spec: &Spec, options: &Options) -> Result<Round> {
