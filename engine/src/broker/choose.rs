@@ -30,7 +30,7 @@ impl Broker {
             let member = queue.members[slot as usize];
             let worker = &mut self.workers.slab[member.worker];
             if !worker.available() {
-                queue.candidates.pop();
+                queue.candidates.remove(slot);
                 let profile = &mut self.profiles.slab[worker.profile];
                 if profile.parks {
                     profile.set_available(worker.seat, false);
@@ -39,7 +39,8 @@ impl Broker {
                     worker.missing.push(member.index);
                 }
             } else if key.1 != member.stamp {
-                queue.candidates.raise_top((member.rank, member.stamp));
+                let key = (member.rank, member.stamp);
+                queue.candidates.correct_top(slot, key);
             } else {
                 return Some((member.worker, slot));
             }
@@ -176,7 +177,10 @@ impl Broker {
     ) {
         self.stamp += 1;
         let entry = &mut self.queues.slab[queue];
-        entry.members[slot as usize].stamp = self.stamp;
+        let member = &mut entry.members[slot as usize];
+        member.stamp = self.stamp;
+        let key = (member.rank, member.stamp);
+        entry.candidates.used(slot, key);
         entry.in_flight += 1;
         entry.processed += 1;
         if entry.latency == NONE {
@@ -245,7 +249,7 @@ impl Broker {
             let (queue, slot) = worker.members[place as usize];
             let queue = &mut self.queues.slab[queue];
             let member = queue.members[slot as usize];
-            queue.candidates.set(slot, (member.rank, member.stamp));
+            queue.candidates.insert(slot, (member.rank, member.stamp));
         }
     }
 

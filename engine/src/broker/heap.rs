@@ -24,6 +24,11 @@ impl<K: Ord + Copy> IndexedHeap<K> {
         self.heap.first().copied()
     }
 
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.heap.is_empty()
+    }
+
     pub(super) fn key(&self, number: u32) -> Option<K> {
         self.place(number).map(|at| self.heap[at].0)
     }

@@ -238,6 +238,11 @@ impl Broker {
     fn check_choice(&self) {
         for (_, profile) in self.profiles.slab.iter() {
             profile.waiting.check();
+            let seats: u32 = profile.available.iter().map(|w| w.count_ones()).sum();
+            assert_eq!(
+                profile.available_seats, seats,
+                "seats that may be available"
+            );
             for (place, (rank, queue)) in profile.key.iter().enumerate() {
                 let head = self.head_for_workers(*queue);
                 if head != NO_HEAD {

@@ -55,6 +55,7 @@ mod store;
 mod tasks;
 mod timeouts;
 mod timers;
+mod turns;
 mod workers;
 
 #[cfg(test)]

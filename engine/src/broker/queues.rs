@@ -4,6 +4,7 @@ use super::heap::IndexedHeap;
 use super::jobs::JobList;
 use super::slab::{NONE, Slab};
 use super::store::{JobStore, NO_HEAD};
+use super::turns::Turns;
 use ahash::RandomState;
 use hashbrown::HashTable;
 use std::collections::HashMap;
@@ -51,7 +52,7 @@ pub(super) struct Member {
 ///
 /// Workers of long lists that are met without a free slot are parked here instead of being put
 /// back by their next READY, which would cost as much as their list is long: the queue looks
-/// itself which of them have become available, 64 at a time.
+/// itself which of them have become available, 64 at a time, and only where some are parked.
 #[derive(Debug)]
 pub(super) struct Group {
     pub(super) profile: u32,
@@ -60,6 +61,8 @@ pub(super) struct Group {
     /// By seat in the profile: parked, and the place among the queue's members.
     parked: Vec<u64>,
     slots: Vec<u32>,
+    /// By word of `parked`: not zero.
+    words: Vec<u64>,
 }
 
 #[derive(Debug)]
@@ -73,9 +76,9 @@ pub(super) struct Queue {
     pub(super) open: JobStore,
     pub(super) members: Vec<Member>,
     free_members: Vec<u32>,
-    /// Members that may have a free slot, by (rank, stamp). Keys may be too small, and members
-    /// may be without a slot: both are put right when met at the top.
-    pub(super) candidates: IndexedHeap<(u64, u64)>,
+    /// Members that may have a free slot, by (rank, stamp). Stamps may be too small, and members
+    /// may be without a slot: both are put right when it is their turn.
+    pub(super) candidates: Turns,
     /// Registered workers.
     pub(super) workers: u32,
     /// Without workers it still counts as served until then.
@@ -109,7 +112,7 @@ impl Queue {
             open: JobStore::new(),
             members: Vec::new(),
             free_members: Vec::new(),
-            candidates: IndexedHeap::new(),
+            candidates: Turns::new(),
             workers: 0,
             served_until_ns: 0,
             emptied_ns: 0,
@@ -186,10 +189,12 @@ impl Queue {
         if group.slots.len() <= seat {
             group.slots.resize(seat + 1, NONE);
             group.parked.resize(word + 1, 0);
+            group.words.resize(word / 64 + 1, 0);
         }
         debug_assert_eq!(group.parked[word] >> (seat % 64) & 1, 0, "parked twice");
         group.slots[seat] = slot;
         group.parked[word] |= 1 << (seat % 64);
+        group.words[word / 64] |= 1 << (word % 64);
         self.parked += 1;
     }
 
@@ -203,6 +208,9 @@ impl Queue {
             .is_some_and(|parked| parked & bit != 0);
         if found {
             group.parked[word] &= !bit;
+            if group.parked[word] == 0 {
+                group.words[word / 64] &= !(1 << (word % 64));
+            }
             self.parked -= 1;
         }
         found
@@ -211,17 +219,29 @@ impl Queue {
     /// Makes the parked workers candidates that have become available.
     pub(super) fn unpark_available(&mut self, profiles: &Slab<Profile>) {
         for group in &mut self.groups {
-            let available = &profiles[group.profile].available;
-            for (word, (parked, available)) in group.parked.iter_mut().zip(available).enumerate() {
-                let mut found = *parked & available;
-                *parked &= !found;
-                while found != 0 {
-                    let seat = word * 64 + found.trailing_zeros() as usize;
-                    found &= found - 1;
-                    let slot = group.slots[seat];
-                    let member = &self.members[slot as usize];
-                    self.candidates.set(slot, (member.rank, member.stamp));
-                    self.parked -= 1;
+            let profile = &profiles[group.profile];
+            if profile.available_seats == 0 {
+                continue;
+            }
+            for (at, words) in group.words.iter_mut().enumerate() {
+                let mut left = *words;
+                while left != 0 {
+                    let bit = left & left.wrapping_neg();
+                    let word = at * 64 + left.trailing_zeros() as usize;
+                    left ^= bit;
+                    let mut found = group.parked[word] & profile.available[word];
+                    group.parked[word] ^= found;
+                    if group.parked[word] == 0 {
+                        *words ^= bit;
+                    }
+                    while found != 0 {
+                        let seat = word * 64 + found.trailing_zeros() as usize;
+                        found &= found - 1;
+                        let slot = group.slots[seat];
+                        let member = &self.members[slot as usize];
+                        self.candidates.insert(slot, (member.rank, member.stamp));
+                        self.parked -= 1;
+                    }
                 }
             }
         }
@@ -229,6 +249,12 @@ impl Queue {
 
     /// Parked members, counted one by one.
     pub(super) fn count_parked(&self) -> u32 {
+        for group in &self.groups {
+            for (word, parked) in group.parked.iter().enumerate() {
+                let marked = group.words[word / 64] >> (word % 64) & 1 == 1;
+                assert_eq!(marked, *parked != 0, "words with parked members");
+            }
+        }
         let words = self.groups.iter().flat_map(|group| &group.parked);
         words.map(|word| word.count_ones()).sum()
     }
@@ -319,6 +345,8 @@ pub(super) struct Profile {
     pub(super) parks: bool,
     /// By seat: the worker may be available. Cleared when it is met and is not.
     pub(super) available: Vec<u64>,
+    /// Bits set in `available`.
+    pub(super) available_seats: u32,
     free_seats: Vec<u32>,
     seats: u32,
 }
@@ -344,10 +372,13 @@ impl Profile {
     #[inline]
     pub(super) fn set_available(&mut self, seat: u32, available: bool) {
         let (word, bit) = (seat as usize / 64, 1 << (seat % 64));
-        if available {
-            self.available[word] |= bit;
-        } else {
-            self.available[word] &= !bit;
+        let bits = &mut self.available[word];
+        if available && *bits & bit == 0 {
+            self.available_seats += 1;
+            *bits |= bit;
+        } else if !available && *bits & bit != 0 {
+            self.available_seats -= 1;
+            *bits &= !bit;
         }
     }
 
@@ -396,6 +427,7 @@ impl Profiles {
             waiting,
             parks: key.len() >= PARK_QUEUES_MIN,
             available: Vec::new(),
+            available_seats: 0,
             free_seats: Vec::new(),
             seats: 0,
         };
@@ -406,6 +438,7 @@ impl Profiles {
                 place: place as u32,
                 parked: Vec::new(),
                 slots: Vec::new(),
+                words: Vec::new(),
             });
         }
         self.by_key.insert(key, ix);
