@@ -1,6 +1,7 @@
 //! Peers of the real libzmq: routing ids, reconnects, ZMTP heartbeats, sizes, and peers that do
 //! not read.
 
+use eventmq_tests::attack::noise;
 use eventmq_tests::dealer::{Dealer, show};
 use eventmq_tests::raw::RawDealer;
 use eventmq_tests::router::{Router, Start, Target};
@@ -93,20 +94,6 @@ fn round_trip(client: &Dealer, queue: &str, msgid: &str, payload: &[u8]) -> Vec<
         show(&result)
     );
     result.swap_remove(4)
-}
-
-/// Bytes that differ everywhere and are the same for the same seed.
-fn noise(length: usize, seed: u64) -> Vec<u8> {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let mut bytes = Vec::with_capacity(length + 8);
-    while bytes.len() < length {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        bytes.extend_from_slice(&state.to_le_bytes());
-    }
-    bytes.truncate(length);
-    bytes
 }
 
 fn a_client_that_reconnects_under_its_id_gets_its_results(target: Target) {

@@ -6,6 +6,7 @@ use eventmq_tests::raw::RawDealer;
 use eventmq_tests::router::{Addresses, Router, Start, Target};
 use eventmq_tests::{PATIENCE, eventually, in_both_threadings};
 use nix::sys::signal::Signal;
+use std::io::Write;
 use std::net::TcpStream;
 use std::path::Path;
 use std::process::Stdio;
@@ -297,19 +298,59 @@ fn wait_for_log(router: &Router, part: &str) {
     });
 }
 
+/// What can be wrong with a settings file, and a part of the line that says so.
+const BROKEN: [(&str, &str); 4] = [
+    ("[router\nhwm = 9999\n", "eventmq.conf:1:"),
+    ("[router]\nhwm = 9999\nmax_queues = many\n", "max_queues"),
+    ("[router]\nhwm = 9999\nnonsense\n", "eventmq.conf:3:"),
+    (
+        "[router]\nhwm = 9999\nfrontend_addr = udp://1\n",
+        "frontend_addr",
+    ),
+];
+
+/// A hundred reloads, every second one of a broken or missing file.
 fn sighup_under_load_loses_nothing(target: Target) {
     let dir = tempfile::tempdir().expect("a directory");
+    let file = dir.path().join("eventmq.conf");
     let mut router = with_file(target, dir.path(), "[router]\nhwm = 5\n")
         .start()
         .expect("ours");
+    let heard = |router: &Router| {
+        let text = std::fs::read_to_string(router.log()).unwrap_or_default();
+        (
+            text.matches("settings reloaded").count(),
+            text.matches("settings not reloaded").count(),
+        )
+    };
     under_load(&mut router, |router| {
-        for n in 0..20 {
-            let text = format!("[router]\nhwm = {}\n", 10 + n);
-            std::fs::write(dir.path().join("eventmq.conf"), text).expect("writes");
+        for n in 0..50 {
+            let text = format!("[router]\nhwm = {}\n", n % 4 + 1);
+            std::fs::write(&file, text).expect("writes");
             router.process().signal(Signal::SIGHUP);
-            std::thread::sleep(Duration::from_millis(50));
+            eventually("it is reloaded", PATIENCE, || match heard(router) {
+                (good, bad) if (good, bad) == (n + 1, n) => Ok(()),
+                heard => Err(format!("{heard:?} at {n}")),
+            });
+            match BROKEN.get(n % (BROKEN.len() + 1)) {
+                Some((text, part)) => {
+                    std::fs::write(&file, text).expect("writes");
+                    router.process().signal(Signal::SIGHUP);
+                    wait_for_log(router, part);
+                }
+                None => {
+                    std::fs::remove_file(&file).expect("removes");
+                    router.process().signal(Signal::SIGHUP);
+                }
+            }
+            eventually("it is refused", PATIENCE, || match heard(router) {
+                (good, bad) if (good, bad) == (n + 1, n + 1) => Ok(()),
+                heard => Err(format!("{heard:?} at {n}")),
+            });
         }
     });
+    // The last good one was number 49.
+    assert_eq!(accepted_of_five(&router), 2);
 }
 
 /// How many of five jobs for a queue without a free worker are accepted.
@@ -473,16 +514,22 @@ fn long_dedicated_stopped_for_twenty_seconds() {
     stop_and_continue(Target::Dedicated, "5", Duration::from_secs(20));
 }
 
-/// Standard error is a pipe that is full: logging must not stop the broker.
+/// Standard error is a pipe that is full from the start: logging must not stop the broker.
 fn a_log_that_nobody_reads(target: Target) {
     let dir = tempfile::tempdir().expect("a directory");
     let addresses = Addresses::free();
-    let start = Start::new(target).env("EVENTMQ_LOG_LEVEL", "trace");
+    // Nothing here depends on how quick a busy machine is.
+    let start = Start::new(target)
+        .env("EVENTMQ_LOG_LEVEL", "trace")
+        .env("EVENTMQ_HEARTBEAT_TIMEOUT", "600");
     let mut command = start.command(&addresses, dir.path()).expect("ours");
+    let (_unread, mut full) = std::io::pipe().expect("a pipe");
+    // As much as a pipe of Linux takes: the next byte blocks its writer.
+    full.write_all(&[b'-'; 64 << 10]).expect("fills it");
     command
         .stdin(Stdio::null())
         .stdout(Stdio::null())
-        .stderr(Stdio::piped());
+        .stderr(full);
     let mut process = Process::adopt("emq-router", command.spawn().expect("starts"));
     for address in [&addresses.frontend, &addresses.backend] {
         let port = address

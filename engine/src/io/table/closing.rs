@@ -117,14 +117,15 @@ impl<S: Stream> ConnTable<S> {
     }
 
     /// Whoever watches us with ZMTP heartbeats must not take a pause for death: its PINGs are not
-    /// read now, but anything we send counts as a sign of life.
+    /// read now, but anything we send counts as a sign of life. Its first PING may stand behind
+    /// what is not read, and libzmq up to 4.3.4 sends PINGs but calls itself ZMTP 3.0, so every
+    /// peer gets them: one that knows no PING ignores commands it does not know.
     fn ping_paused(&mut self) {
         for slot in 0..self.conns.len() {
             let Some(conn) = &self.conns[slot] else {
                 continue;
             };
             if conn.phase == Phase::Open
-                && conn.peer.heartbeats_seen()
                 && self.outs.is_paused(slot, conn.socket)
                 && self.outs.pending(slot) == 0
             {

@@ -356,7 +356,9 @@ impl<S: Stream> ConnTable<S> {
     pub fn next_deadline_ns(&self) -> Option<u64> {
         let first = |list: &VecDeque<(u64, ConnId)>| list.front().map(|(at, _)| *at);
         let lists = [&self.handshakes, &self.closing, &self.throttled];
-        lists.into_iter().filter_map(first).min()
+        // Who is not read is given signs of life, even while nothing else happens.
+        let upkeep = self.outs.any_paused().then_some(self.next_upkeep_ns);
+        lists.into_iter().filter_map(first).chain(upkeep).min()
     }
 
     /// One round of input: carries out what the sink asked for, then reads every connection that
