@@ -44,5 +44,7 @@ pub mod pubsub;
 #[cfg(feature = "cli")]
 pub mod cli;
 
+#[cfg(feature = "jobmanager")]
+pub mod jobmanager;
 #[cfg(feature = "scheduler")]
 pub mod scheduler;

@@ -126,6 +126,13 @@ catalogue! {
     SubscriptionsRefusedTotal, "subscriptions_refused_total", "subscriptions refused: all subscribers together have the maximum";
     SubscriptionsRefusedMemory, "subscriptions_refused_memory", "subscriptions refused: memory";
     SubscriptionsRefusedTooLong, "subscriptions_refused_too_long", "subscriptions refused: topic too long";
+    // Job manager.
+    ManagerRegistrations, "manager_registrations", "job manager: registrations a broker has confirmed";
+    ManagerBrokerSilent, "manager_broker_silent", "job manager: connections given up because the broker was silent";
+    ManagerJobsTaken, "manager_jobs_taken", "job manager: jobs taken from brokers";
+    ManagerJobsRefused, "manager_jobs_refused", "job manager: jobs given back without having been started";
+    ManagerEndsDropped, "manager_ends_dropped", "job manager: ends of jobs that could not be told to their broker";
+    IgnoredUnexpected, "ignored_unexpected", "messages ignored: not expected from this peer now";
     // Broker.
     InputPaused, "input_paused", "times reading from clients was paused for memory";
     Stalls, "stalls", "gaps of more than a second in which the broker did not run";

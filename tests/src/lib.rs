@@ -3,6 +3,7 @@
 //! - [`process`]: children that end with their guard, also when the test panics
 //! - [`publisher`]: an `emq-pubsub`, ours or the original
 //! - [`router`]: an `emq-router`, ours or the original, on ports of its own
+//! - [`manager`]: a job manager, ours or the original, and a client that counts ends of jobs
 //! - [`peers`]: the virtual environment with the original Python package, or why it is missing
 //! - [`dealer`]: libzmq DEALER sockets with deadlines
 //! - [`raw`]: ZMTP spelled by hand over plain TCP, for bytes that libzmq would never send
@@ -14,6 +15,7 @@
 
 pub mod attack;
 pub mod dealer;
+pub mod manager;
 pub mod peers;
 pub mod process;
 pub mod publisher;

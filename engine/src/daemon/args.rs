@@ -2,7 +2,7 @@
 //! with those of the other sources, so that all errors read the same.
 
 use super::Program;
-use crate::settings::{Applies, Key, Kind, Sources};
+use crate::settings::{Applies, Component, Key, Kind, Sources};
 use clap::builder::{PathBufValueParser, StyledStr};
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use clap_complete::Shell;
@@ -34,10 +34,13 @@ impl Args {
 
     fn from_matches(program: &Program, matches: &ArgMatches, sources: Sources) -> Args {
         let given = |key: Key| {
-            matches
-                .get_one::<String>(key.name())
-                .cloned()
-                .map(|v| (key, v))
+            let values: Vec<&String> = matches.get_many(key.name())?.collect();
+            match values[..] {
+                [value] if key != Key::Queues || value.trim_start().starts_with('[') => {
+                    Some((key, value.clone()))
+                }
+                _ => Some((key, queues(&values))),
+            }
         };
         Args {
             sources: Sources {
@@ -63,6 +66,20 @@ fn options(program: &Program) -> impl Iterator<Item = Key> + use<> {
             && info.applies != Applies::Never
             && !matches!(key, Key::ConfigFile | Key::SuperDebug)
     })
+}
+
+/// Options of 0.3.13 that have another name than the setting, or a letter.
+const OTHER_NAMES: [(Component, Key, char, &str); 4] = [
+    (Component::JobManager, Key::WorkerAddr, 'B', "broker-addr"),
+    (Component::JobManager, Key::Queues, 'Q', "queues"),
+    (Component::JobManager, Key::ConcurrentJobs, 'J', "jobs"),
+    (Component::JobManager, Key::Name, 'n', "name"),
+];
+
+/// Names of queues as words become the setting; all have the usual weight.
+fn queues(names: &[&String]) -> String {
+    let queues: Vec<(u32, &&String)> = names.iter().map(|name| (10, name)).collect();
+    serde_json::to_string(&queues).expect("numbers and texts are JSON")
 }
 
 /// The command line of a program, from which also its help, manual page and shell completions come.
@@ -124,6 +141,17 @@ fn option(program: &Program, key: Key) -> Arg {
         .help_heading("Settings")
         .help(help(key))
         .hide_short_help(!program.main.contains(&key));
+    let other = OTHER_NAMES
+        .iter()
+        .find(|(component, other, ..)| (*component, *other) == (program.component, key));
+    let arg = match other {
+        Some((.., letter, name)) if *name == info.name => arg.short(*letter),
+        Some((.., letter, name)) => arg.short(*letter).visible_alias(*name),
+        None => arg,
+    };
+    if key == Key::Queues {
+        return arg.num_args(1..).value_name("NAME...|JSON-LIST");
+    }
     // `--disable-heartbeats` alone means yes.
     if info.kind == Kind::Bool {
         arg.num_args(0..=1).default_missing_value("true")
@@ -148,7 +176,6 @@ fn help(key: Key) -> StyledStr {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::settings::Component;
 
     const ROUTER: Program = Program {
         name: "emq-router",
@@ -211,6 +238,64 @@ mod tests {
             assert!(text.replace('\\', "").contains("--max-memory"), "{words:?}");
         }
         assert_eq!(generated(&ROUTER, &parse(&[]).unwrap()), None);
+    }
+
+    #[test]
+    fn options_of_the_original_job_manager() {
+        let program = Program {
+            component: Component::JobManager,
+            ..ROUTER
+        };
+        let parse = |words: &[&str]| {
+            let words = std::iter::once("emq-jobmanager").chain(words.iter().copied());
+            let matches = command(&program).try_get_matches_from(words).unwrap();
+            Args::from_matches(&program, &matches, Sources::default()).sources
+        };
+        let text = |text: &str| text.to_owned();
+        let short = [
+            "-B",
+            "tcp://a:1",
+            "-J",
+            "2",
+            "-n",
+            "me",
+            "-C",
+            "/x",
+            "-Q",
+            "email",
+            "de fault",
+        ];
+        let long = [
+            "--broker-addr",
+            "tcp://a:1",
+            "--jobs",
+            "2",
+            "--name",
+            "me",
+            "--config",
+            "/x",
+            "--queues",
+            "email",
+            "de fault",
+        ];
+        for words in [short, long] {
+            let sources = parse(&words);
+            assert_eq!(sources.config_file, Some(PathBuf::from("/x")));
+            let mut given = sources.command_line;
+            given.sort();
+            let mut expected = vec![
+                (Key::WorkerAddr, text("tcp://a:1")),
+                (Key::Queues, text(r#"[[10,"email"],[10,"de fault"]]"#)),
+                (Key::ConcurrentJobs, text("2")),
+                (Key::Name, text("me")),
+            ];
+            expected.sort();
+            assert_eq!(given, expected);
+        }
+        let one = parse(&["-Q", "email"]).command_line;
+        assert_eq!(one, [(Key::Queues, text(r#"[[10,"email"]]"#))]);
+        let json = parse(&["--queues", "[[5, \"a\"]]"]).command_line;
+        assert_eq!(json, [(Key::Queues, text("[[5, \"a\"]]"))]);
     }
 
     #[test]

@@ -174,12 +174,14 @@ catalogue! {
         "where emq-cli and monitoring connect";
     SchedulerAddr, "scheduler_addr", Kind::Addr, "tcp://127.0.0.1:47291", S, Restart,
         "the broker's frontend, as the scheduler reaches it";
-    WorkerAddr, "worker_addr", Kind::Addr, "tcp://127.0.0.1:47290", J, Restart,
-        "the broker's backend, as the job manager reaches it";
+    WorkerAddr, "worker_addr", Kind::Addrs, "tcp://127.0.0.1:47290", J, Restart,
+        "the broker's backend, as the job manager reaches it; several brokers: see worker_addr_mode";
+    WorkerAddrMode, "worker_addr_mode", Kind::Choice(&["failover", "all"]), "failover", J, Restart,
+        "failover: one broker at a time, in the order of worker_addr; all: every one, each slot offered to one at a time";
     WorkerAddrDefault, "worker_addr_default", Kind::Addr, "tcp://127.0.0.1:47290", J, Never,
-        "not used by version 0.3.13 either";
+        "not used by version 0.3.13 either; see worker_addr";
     WorkerAddrFailover, "worker_addr_failover", Kind::Addr, "tcp://127.0.0.1:47290", J, Never,
-        "not used by version 0.3.13 either";
+        "not used by version 0.3.13 either; see worker_addr";
     PublisherIncomingAddr, "publisher_incoming_addr", Kind::Addr, "tcp://127.0.0.1:47298", P, Now,
         "where publishers connect";
     PublisherOutgoingAddr, "publisher_outgoing_addr", Kind::Addr, "tcp://127.0.0.1:47299", P, Now,
@@ -202,10 +204,10 @@ catalogue! {
         "how long a queue counts as served after its last worker left";
     GlobalTimeout, "global_timeout", Kind::Secs(1_000, 365 * DAY), "300", R | J, Now,
         "time for a job without its own timeout header";
-    LateReplyWindow, "late_reply_window", Kind::Secs(0, 7 * DAY), "300", R, Now,
-        "how long a REPLY for a lost job is still matched";
+    LateReplyWindow, "late_reply_window", Kind::Secs(0, 7 * DAY), "300", R | J, Now,
+        "how long a REPLY for a lost job is still matched, and kept for a broker that is away";
     KillGracePeriod, "kill_grace_period", Kind::Secs(0, 7 * DAY), "300", R | J, Now,
-        "time for running jobs to end after their worker said KBYE";
+        "time for running jobs to end after their worker said KBYE; then they are killed";
     DrainTimeout, "drain_timeout", Kind::Secs(0, DAY), "30", R, Now,
         "longest wait at shutdown for jobs that owe a result";
     // Heartbeats and connections.
@@ -275,17 +277,23 @@ catalogue! {
     HideHeartbeatLogs, "hide_heartbeat_logs", Kind::Bool, "true", ALL, Never,
         "heartbeats are never logged";
     // Job manager.
-    ConcurrentJobs, "concurrent_jobs", Kind::Int(1, 100_000), "4", J, Restart,
-        "jobs run at the same time";
-    MaxJobCount, "max_job_count", Kind::Int(1, COUNT_MAX), "1024", J, Restart,
-        "jobs after which a process is replaced";
-    SetupPath, "setup_path", Kind::Text, "", J, Restart, "old form of subprocess_setup_func";
-    SetupCallable, "setup_callable", Kind::Text, "", J, Restart,
-        "old form of subprocess_setup_func";
-    SubprocessSetupFunc, "subprocess_setup_func", Kind::Text, "", J, Restart,
-        "called once in each new process";
-    JobEntryFunc, "job_entry_func", Kind::Text, "", J, Restart, "called before each job";
-    JobExitFunc, "job_exit_func", Kind::Text, "", J, Restart, "called after each job";
+    ConcurrentJobs, "concurrent_jobs", Kind::Int(1, 10_000), "4", J, Restart,
+        "jobs run at the same time, each Python job in a process of its own";
+    Name, "name", Kind::Text, "", J, Restart,
+        "what the job manager's routing id begins with, at most 200 bytes";
+    Python, "python", Kind::Name, "python3", J, Now, "the interpreter of worker processes";
+    MaxJobCount, "max_job_count", Kind::Int(1, COUNT_MAX), "1024", J, Now,
+        "jobs after which a worker process is replaced";
+    SetupPath, "setup_path", Kind::Text, "", J, Now, "old form of subprocess_setup_func";
+    SetupCallable, "setup_callable", Kind::Text, "", J, Now, "old form of subprocess_setup_func";
+    SubprocessSetupFunc, "subprocess_setup_func", Kind::Text, "", J, Now,
+        "module.function called once in each new worker process";
+    JobEntryFunc, "job_entry_func", Kind::Text, "", J, Now, "module.function called before each job";
+    JobExitFunc, "job_exit_func", Kind::Text, "", J, Now, "module.function called after each job";
+    ExecAllowed, "exec_allowed", Kind::Paths, "", J, Now,
+        "commands that jobs with the path exec may run; none if empty";
+    ExecOutputBytes, "exec_output_bytes", Kind::Bytes(0, 4 << 20), "1M", J, Now,
+        "bytes kept of each output of a command, the rest is thrown away";
     // Scheduler.
     RqHost, "rq_host", Kind::Text, "localhost", S, Restart, "host of Redis";
     RqPort, "rq_port", Kind::Int(1, 65_535), "6379", S, Restart, "port of Redis";

@@ -40,6 +40,8 @@ origin, in a form that is a settings file itself. Every daemon has both.
 | seconds | decimal digits, with up to three decimals |
 | bytes | a number, with an optional suffix K, M or G (1024, 1024², 1024³) |
 | address | `tcp://HOST:PORT` (`*` = every interface, port 0 = a free one, IPv6 in brackets) or `ipc://PATH` |
+| addresses | one or several of these with commas between them |
+| paths | absolute paths with commas between them |
 | cores | core numbers and ranges, `2,3` or `0-3`, or `auto` |
 
 \"Reload\" says when a changed value counts after SIGHUP: *now*, for *new connections*, after a

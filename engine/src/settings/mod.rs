@@ -2,8 +2,9 @@
 //!
 //! Owns: the [catalogue](Key) of settings, their sources and precedence, errors that name where a
 //! bad value stands, `--print-config`, the text of docs/settings.md, and plain structs of
-//! effective values ([`RouterSettings`], [`PublisherSettings`]). May import layers 0-4. Invariant: a [`Settings`] holds a
-//! valid value for every key of the catalogue, with its origin.
+//! effective values ([`RouterSettings`], [`JobManagerSettings`], [`PublisherSettings`]). May import
+//! layers 0-4. Invariant: a [`Settings`] holds a valid value for every key of the catalogue, with
+//! its origin.
 //!
 //! Precedence: command line, environment (`EVENTMQ_<NAME>`), the component's section, `[global]`,
 //! `[DEFAULT]` (which Python's `configparser` merges into every section), default. Every value
@@ -12,6 +13,7 @@
 mod catalogue;
 mod docs;
 mod ini;
+mod jobmanager;
 mod load;
 mod print;
 mod publisher;
@@ -20,6 +22,7 @@ mod value;
 
 pub use catalogue::{Applies, Component, Key, KeyInfo};
 pub use docs::settings_markdown;
+pub use jobmanager::JobManagerSettings;
 pub use load::{Change, DEFAULT_CONFIG_FILE, Origin, Settings, SettingsError, Sources};
 pub use publisher::PublisherSettings;
 pub use router::{Idle, LogFormat, LogLevel, RouterSettings, Threading, state_dir};

@@ -2,13 +2,16 @@
 //! so that it can be read back.
 
 use crate::addr::Addr;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::fmt::Write as _;
+use std::path::PathBuf;
 
 /// Longest text shown of a value in an error.
 const SHOWN_CHARS_MAX: usize = 80;
 /// Highest core number that is accepted (the size of the kernel's `cpu_set_t`).
 const CORE_MAX: usize = 1_023;
+/// Most addresses in a list.
+const ADDRS_MAX: usize = 16;
 
 /// The type of a setting with its bounds.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -31,6 +34,10 @@ pub enum Kind {
     Choice(&'static [&'static str]),
     /// `tcp://HOST:PORT` or `ipc://PATH`.
     Addr,
+    /// One or several addresses with commas between them.
+    Addrs,
+    /// Absolute paths with commas between them; may be empty.
+    Paths,
     /// JSON `[[weight, "name"], ...]`.
     Queues,
     /// A JSON object.
@@ -56,6 +63,10 @@ pub enum Value {
     Text(String),
     /// [`Kind::Addr`].
     Addr(Addr),
+    /// [`Kind::Addrs`].
+    Addrs(Vec<Addr>),
+    /// [`Kind::Paths`].
+    Paths(Vec<PathBuf>),
     /// [`Kind::Queues`].
     Queues(Vec<(f64, String)>),
     /// [`Kind::Cores`] and [`Kind::Core`]; `None` = `auto`.
@@ -116,6 +127,8 @@ impl Kind {
                 Some(Value::Text((*word).to_owned()))
             }
             Kind::Addr => text.parse().ok().map(Value::Addr),
+            Kind::Addrs => parse_addrs(text).map(Value::Addrs),
+            Kind::Paths => parse_paths(text).map(Value::Paths),
             Kind::Queues => parse_queues(text).map(Value::Queues),
             Kind::Dict => {
                 let object: serde_json::Map<String, serde_json::Value> =
@@ -160,6 +173,11 @@ impl Kind {
                 format!("{} or {last}", rest.join(", "))
             }
             Kind::Addr => "tcp://HOST:PORT or ipc://PATH".to_owned(),
+            Kind::Addrs => format!(
+                "1 to {ADDRS_MAX} different addresses tcp://HOST:PORT or ipc://PATH with commas \
+                 between them"
+            ),
+            Kind::Paths => "absolute paths with commas between them, or nothing".to_owned(),
             Kind::Queues => "JSON [[weight, \"name\"], ...] with finite weights, 1 to 1024 queues \
                              and names of 1 to 255 bytes"
                 .to_owned(),
@@ -180,6 +198,8 @@ impl Kind {
             Kind::Text | Kind::Name => "text",
             Kind::Choice(_) => "choice",
             Kind::Addr => "address",
+            Kind::Addrs => "addresses",
+            Kind::Paths => "paths",
             Kind::Queues => "JSON list",
             Kind::Dict => "JSON object",
             Kind::Cores => "cores",
@@ -214,6 +234,8 @@ impl Kind {
             }
             Value::Text(text) => text.clone(),
             Value::Addr(addr) => addr.to_string(),
+            Value::Addrs(addrs) => joined(addrs.iter()),
+            Value::Paths(paths) => joined(paths.iter().map(|path| path.display())),
             Value::Queues(queues) => print_queues(queues),
             Value::Cores(None) => "auto".to_owned(),
             Value::Cores(Some(cores)) => cores
@@ -297,6 +319,26 @@ fn parse_memory(text: &str) -> Option<MemoryLimit> {
     }
     let bytes = parse_bytes(text)?;
     (bytes >= 1 << 20).then_some(MemoryLimit::Bytes(bytes))
+}
+
+fn parse_addrs(text: &str) -> Option<Vec<Addr>> {
+    let addrs: Option<Vec<Addr>> = text.split(',').map(|one| one.trim().parse().ok()).collect();
+    let addrs = addrs.filter(|addrs| addrs.len() <= ADDRS_MAX)?;
+    let distinct: HashSet<_> = addrs.iter().collect();
+    (distinct.len() == addrs.len()).then_some(addrs)
+}
+
+fn parse_paths(text: &str) -> Option<Vec<PathBuf>> {
+    let items = text.split(',').map(str::trim).filter(|one| !one.is_empty());
+    let paths: Vec<PathBuf> = items.map(PathBuf::from).collect();
+    paths.iter().all(|path| path.is_absolute()).then_some(paths)
+}
+
+fn joined<T: ToString>(items: impl Iterator<Item = T>) -> String {
+    items
+        .map(|item| item.to_string())
+        .collect::<Vec<_>>()
+        .join(",")
 }
 
 fn parse_queues(text: &str) -> Option<Vec<(f64, String)>> {
@@ -397,6 +439,15 @@ mod tests {
             Some(Value::Cores(Some(vec![4, 0, 1, 2])))
         );
         assert_eq!(Kind::Core.parse("auto"), Some(Value::Cores(None)));
+        for (kind, text, printed) in [
+            (Kind::Addrs, "tcp://a:1", "tcp://a:1"),
+            (Kind::Addrs, "tcp://a:1, ipc:///b", "tcp://a:1,ipc:///b"),
+            (Kind::Paths, "", ""),
+            (Kind::Paths, " /bin/a , /b", "/bin/a,/b"),
+        ] {
+            let value = kind.parse(text).unwrap();
+            assert_eq!(kind.print(&value), printed);
+        }
         assert_eq!(
             Kind::Queues.parse("[[10, \"a\"],\n [2.5, \"b\"]]"),
             Some(Value::Queues(vec![(10.0, "a".into()), (2.5, "b".into())]))
@@ -422,7 +473,21 @@ mod tests {
             (Kind::Memory, &["", "%", "0%", "101%", "1K", "0.001%"]),
             (Kind::Name, &["", "a\nb"]),
             (Kind::Choice(&["a", "b"]), &["", "c", "ab"]),
-            (Kind::Addr, &["", "47291", "udp://a:1"]),
+            (
+                Kind::Addr,
+                &["", "47291", "udp://a:1", "tcp://a:1,tcp://b:1"],
+            ),
+            (
+                Kind::Addrs,
+                &[
+                    "",
+                    ",",
+                    "tcp://a:1,",
+                    "tcp://a:1 tcp://b:1",
+                    "tcp://a:1,tcp://a:1",
+                ],
+            ),
+            (Kind::Paths, &["bin/a", "/bin/a,b", "."]),
             (
                 Kind::Queues,
                 &["", "[]", "[[10]]", "[[1e999, \"a\"]]", "[[1, \"\"]]", "{}"],
@@ -471,7 +536,7 @@ mod tests {
         #[test]
         fn arbitrary_text_never_panics(text in "\\PC{0,20}") {
             for kind in [Kind::Bool, Kind::Int(0, 5), SECS, BYTES, Kind::Memory, Kind::Text,
-                         Kind::Name, Kind::Addr, Kind::Queues, Kind::Dict, Kind::Cores, Kind::Core] {
+                         Kind::Name, Kind::Addr, Kind::Addrs, Kind::Paths, Kind::Queues, Kind::Dict, Kind::Cores, Kind::Core] {
                 if let Some(value) = kind.parse(&text) {
                     prop_assert_eq!(kind.parse(&kind.print(&value)), Some(value));
                 }
