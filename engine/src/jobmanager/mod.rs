@@ -75,6 +75,16 @@ pub enum JobManagerError {
     Panicked,
 }
 
+fn check(config: &JobManagerConfig) -> Result<(), JobManagerError> {
+    config.check().map_err(JobManagerError::Config)?;
+    let processes = config.python.is_some() || !config.commands.allowed.is_empty();
+    if processes && !process::processes_can_be_started() {
+        let what = "Python jobs and commands need run_if_started_by_job_manager() in main";
+        return Err(JobManagerError::Config(what.to_owned()));
+    }
+    Ok(())
+}
+
 /// A running job manager.
 #[derive(Debug)]
 pub struct JobManager {
@@ -94,7 +104,7 @@ impl JobManager {
     /// # Errors
     /// [`JobManagerError`]; nothing is left running.
     pub fn start(config: JobManagerConfig) -> Result<JobManager, JobManagerError> {
-        config.check().map_err(JobManagerError::Config)?;
+        check(&config)?;
         let cell: Arc<OnceLock<Executor>> = Arc::default();
         let seeds = [random(), random(), random(), random() | 1];
         let node = ManagerNode::new(&config, seeds, Arc::clone(&cell));
@@ -121,7 +131,7 @@ impl JobManager {
     /// # Errors
     /// What cannot work; then nothing has changed.
     pub fn reload(&self, config: JobManagerConfig) -> Result<(), JobManagerError> {
-        config.check().map_err(JobManagerError::Config)?;
+        check(&config)?;
         self.give(Order::Reload(Box::new(config)));
         Ok(())
     }

@@ -146,7 +146,7 @@ impl Executor {
     /// Starts the thread. `report` is called on it.
     ///
     /// # Errors
-    /// If the thread, its poll or the keeper of process groups cannot be made.
+    /// If the thread or its poll cannot be made.
     pub(crate) fn start(
         config: ExecutorConfig,
         report: impl FnMut(Report) + Send + 'static,
@@ -158,29 +158,16 @@ impl Executor {
             waker: Arc::new(Waker::new(poll.registry(), WAKE)?),
         };
         let own = orders.clone();
-        let (started, result) = crossbeam::channel::bounded(1);
         let thread = std::thread::Builder::new()
             .name("emq-jobs".to_owned())
+            // The processes are this thread's children from the first one on.
             .spawn(move || {
-                // The processes are this thread's children from the first one on.
-                match thread::Shell::new(config, poll, receiver, own, Box::new(report)) {
-                    Ok(mut shell) => {
-                        let _ = started.send(Ok(()));
-                        shell.run();
-                    }
-                    Err(error) => {
-                        let _ = started.send(Err(error));
-                    }
-                }
+                thread::Shell::new(config, poll, receiver, own, Box::new(report)).run();
             })?;
-        match result.recv() {
-            Ok(Ok(())) => Ok(Executor {
-                orders,
-                thread: Some(thread),
-            }),
-            Ok(Err(error)) => Err(error),
-            Err(_) => Err(io::Error::other("the thread for jobs ended")),
-        }
+        Ok(Executor {
+            orders,
+            thread: Some(thread),
+        })
     }
 
     /// Runs a job; its end is reported.

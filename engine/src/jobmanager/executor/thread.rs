@@ -92,7 +92,7 @@ impl Shell {
         orders: Receiver<Order>,
         own: Orders,
         report: Box<dyn FnMut(Report) + Send>,
-    ) -> io::Result<Shell> {
+    ) -> Shell {
         let start = Instant::now();
         let python = config.python;
         let pool = PoolConfig {
@@ -113,7 +113,7 @@ impl Shell {
             remains: Vec::new(),
             lingering: BTreeMap::new(),
             again: BTreeSet::new(),
-            keeper: Keeper::start()?,
+            keeper: Keeper::default(),
             start,
             buffer: vec![0; READ_BYTES],
             closing: false,
@@ -124,7 +124,7 @@ impl Shell {
             (shell.report)(Report::Capacity(config.slots));
         }
         shell.carry_out();
-        Ok(shell)
+        shell
     }
 
     pub(super) fn run(&mut self) {

@@ -39,25 +39,14 @@ fn remaining(input: impl BufRead) -> BTreeSet<i32> {
     groups
 }
 
-/// The job manager's side.
-#[derive(Debug)]
+/// The job manager's side. The process is started for the first group.
+#[derive(Debug, Default)]
 pub(crate) struct Keeper {
-    child: Child,
+    child: Option<Child>,
     groups: BTreeSet<i32>,
 }
 
 impl Keeper {
-    /// Starts the process.
-    ///
-    /// # Errors
-    /// If it cannot be started.
-    pub(crate) fn start() -> io::Result<Keeper> {
-        Ok(Keeper {
-            child: spawn()?,
-            groups: BTreeSet::new(),
-        })
-    }
-
     /// A group has begun.
     pub(crate) fn add(&mut self, group: i32) {
         self.groups.insert(group);
@@ -71,22 +60,22 @@ impl Keeper {
     }
 
     fn tell(&mut self, line: &str) {
-        let Some(input) = &mut self.child.stdin else {
-            return;
-        };
+        let input = self.child.as_mut().and_then(|child| child.stdin.as_mut());
         // Lines are short and read at once: this does not block while the process lives.
-        if input.write_all(line.as_bytes()).is_ok() {
+        if input.is_some_and(|input| input.write_all(line.as_bytes()).is_ok()) {
             return;
         }
-        // Somebody killed it. A new one is told everything.
-        let _ = self.child.wait();
+        // The first one, or somebody killed it. A new one is told everything.
+        if let Some(mut gone) = self.child.take() {
+            let _ = gone.wait();
+        }
         match spawn() {
             Ok(mut child) => {
                 if let Some(input) = &mut child.stdin {
                     let all: String = self.groups.iter().map(|g| format!("+{g}\n")).collect();
                     let _ = input.write_all(all.as_bytes());
                 }
-                self.child = child;
+                self.child = Some(child);
             }
             Err(error) => tracing::warn!(%error, "the keeper of process groups cannot be started"),
         }
@@ -95,8 +84,10 @@ impl Keeper {
 
 impl Drop for Keeper {
     fn drop(&mut self) {
-        drop(self.child.stdin.take());
-        let _ = self.child.wait();
+        if let Some(mut child) = self.child.take() {
+            drop(child.stdin.take());
+            let _ = child.wait();
+        }
     }
 }
 

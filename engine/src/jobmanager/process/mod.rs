@@ -9,6 +9,7 @@ mod keeper;
 mod shim;
 
 pub(crate) use keeper::Keeper;
+pub(crate) use shim::processes_can_be_started;
 pub use shim::run_if_started_by_job_manager;
 
 use rustix::process::{

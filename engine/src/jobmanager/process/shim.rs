@@ -10,6 +10,7 @@ use std::ffi::{OsStr, OsString};
 use std::io::Write as _;
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// First argument of our binary when it is run as the shim.
 const SHIM: &str = "--eventmq-start-program";
@@ -17,6 +18,15 @@ const SHIM: &str = "--eventmq-start-program";
 const KEEPER: &str = "--eventmq-keep-groups";
 /// Exit code if the program cannot be started, as in a shell.
 const EXIT_NO_PROGRAM: i32 = 127;
+
+/// True once [`run_if_started_by_job_manager`] was called: without it a program that starts a
+/// process would only start itself again.
+static ASKED: AtomicBool = AtomicBool::new(false);
+
+/// True if this program can be started as the shim.
+pub(crate) fn processes_can_be_started() -> bool {
+    ASKED.load(Ordering::Relaxed)
+}
 
 /// The binary that is running, also when its file has been replaced since.
 const SELF: &str = "/proc/self/exe";
@@ -45,6 +55,7 @@ pub(super) fn keeper_command() -> Command {
 /// in `main`: it returns at once, unless the process has been started by the job manager to run
 /// one of those, and then never.
 pub fn run_if_started_by_job_manager() {
+    ASKED.store(true, Ordering::Relaxed);
     let mut args = std::env::args_os().skip(1);
     let Some(first) = args.next() else { return };
     if first == SHIM {

@@ -1,0 +1,123 @@
+//! The job manager inside another program: functions of that program as jobs.
+
+use eventmq::jobmanager::{
+    CommandConfig, FunctionError, Functions, JobManager, JobManagerConfig, JobManagerError,
+    PythonConfig,
+};
+use eventmq::metrics::Counter;
+use eventmq_tests::manager::{Client, call, wait_for_slots};
+use eventmq_tests::router::{Router, Target};
+use serde_json::json;
+use std::time::Duration;
+
+fn functions() -> Functions {
+    Functions::new()
+        .register("sums", "add", |(a, b): (i64, i64)| Ok(a + b))
+        .register("sums", "small", |(n,): (i64,)| Ok(i8::try_from(n)?))
+        .register("bad", "panics", |(): ()| -> Result<(), FunctionError> {
+            panic!("no way out")
+        })
+        .register("bad", "nan", |(): ()| Ok(f64::NAN))
+        .register("slow", "sleep", |(ms,): (u64,)| {
+            std::thread::sleep(Duration::from_millis(ms));
+            Ok(ms)
+        })
+        .register_raw("raw", "context", |context| {
+            Ok(json!([context.args, context.kwargs, context.is_over()]))
+        })
+}
+
+fn config(router: &Router) -> JobManagerConfig {
+    JobManagerConfig {
+        brokers: vec![router.addresses().backend.parse().expect("an address")],
+        concurrent_jobs: 2,
+        functions: functions(),
+        ..JobManagerConfig::default()
+    }
+}
+
+#[test]
+fn functions_are_jobs() {
+    let mut router = Router::ours(Target::Inline);
+    let manager = JobManager::start(config(&router)).expect("it starts");
+    let mut client = Client::connect(&router);
+    assert_eq!(client.value("sums.add", json!([40, 2])), 42);
+    assert_eq!(client.value("bad.nan", json!([])), json!(null));
+    let message = json!(["run", {"path": "raw", "callable": "context", "args": [1],
+                                 "kwargs": {"k": "v"}}]);
+    let ended = client.run_with("", message.to_string().as_bytes());
+    assert_eq!(ended.result["value"], json!([[1], {"k": "v"}, false]));
+    for (name, args, kind) in [
+        ("sums.small", json!([1000]), "TryFromIntError"),
+        ("sums.add", json!([1]), "ArgumentError"),
+        ("sums.add", json!(["x", 1]), "ArgumentError"),
+        ("bad.panics", json!([]), "Panic"),
+        ("sums.nothing", json!([]), "NotRegistered"),
+        ("exec.sh", json!([]), "CommandNotAllowed"),
+    ] {
+        let ended = client.run(name, args);
+        assert_eq!(
+            (ended.status.as_str(), ended.error()),
+            ("error", kind),
+            "{name}: {ended:?}"
+        );
+    }
+    assert_eq!(client.run_with("", b"nonsense").status, "error");
+    // A late one ends in time, and its slot can be used at once, although its thread cannot.
+    for _ in 0..2 {
+        let late = call("slow.sleep", json!([3000])).to_string();
+        assert_eq!(
+            client.run_with("timeout:1", late.as_bytes()).status,
+            "timeout"
+        );
+    }
+    assert_eq!(client.value("sums.add", json!([1, 2])), 3);
+    wait_for_slots(&mut router, 1, 2);
+    // A running one is finished first.
+    let running = client.send(
+        "reply-requested",
+        call("slow.sleep", json!([500])).to_string().as_bytes(),
+    );
+    client.receive_until("accepted", eventmq_tests::PATIENCE, |client| {
+        client.accepted.contains_key(&running)
+    });
+    wait_for_slots(&mut router, 1, 1);
+    manager.shutdown();
+    let counters = manager.wait().expect("it ends in order");
+    client.receive_until("its end", eventmq_tests::PATIENCE, |client| {
+        client.ended.contains_key(&running)
+    });
+    assert_eq!(client.ended[&running][0].status, "ok");
+    assert_eq!(counters.get(Counter::JobsTimedOut), 2);
+    assert_eq!(counters.get(Counter::JobsFailed), 7);
+}
+
+#[test]
+fn processes_need_a_program_that_can_start_them() {
+    let router = Router::ours(Target::Inline);
+    for config in [
+        JobManagerConfig {
+            python: Some(PythonConfig::default()),
+            ..config(&router)
+        },
+        JobManagerConfig {
+            commands: CommandConfig {
+                allowed: vec!["/bin/sh".into()],
+                ..CommandConfig::default()
+            },
+            ..config(&router)
+        },
+    ] {
+        let error = JobManager::start(config).expect_err("this program is no job manager");
+        assert!(matches!(error, JobManagerError::Config(_)), "{error}");
+    }
+}
+
+#[test]
+fn dropping_ends_it() {
+    let mut router = Router::ours(Target::Inline);
+    let manager = JobManager::start(config(&router)).expect("it starts");
+    wait_for_slots(&mut router, 1, 2);
+    drop(manager);
+    wait_for_slots(&mut router, 0, 0);
+}
