@@ -92,7 +92,7 @@ impl Functions {
     }
 
     /// Adds a function that takes the positional arguments as a tuple (or as any type serde reads
-    /// from a list). Jobs with other arguments, or with arguments by name, fail.
+    /// from a list), `()` if there are none. Jobs with other arguments, or with arguments by name, fail.
     #[must_use]
     pub fn register<A, R>(
         self,
@@ -109,7 +109,13 @@ impl Functions {
                 let message = format!("unexpected argument by name: {name}");
                 return Err(FunctionError::new("ArgumentError", message));
             }
+            // Serde reads `()` from null only, not from a list of nothing.
+            let none = context.args.is_empty();
             let args = serde_json::from_value(Value::from(context.args))
+                .or_else(|error| {
+                    let unit = none.then(|| serde_json::from_value(Value::Null).ok());
+                    unit.flatten().ok_or(error)
+                })
                 .map_err(|error| FunctionError::new("ArgumentError", error))?;
             let result = function(args)?;
             serde_json::to_value(result).map_err(|error| FunctionError::new("ResultError", error))
