@@ -137,7 +137,7 @@ catalogue! {
     InputPaused, "input_paused", "times reading from clients was paused for memory";
     Stalls, "stalls", "gaps of more than a second in which the broker did not run";
     AdminRequests, "admin_requests", "administrative requests answered";
-    SchedulesDropped, "schedules_dropped", "schedules given back by a lost connection for which there was no place";
+    SchedulesDropped, "schedules_dropped", "schedules given back by a lost connection for which there was no place or no scheduler";
     AdminDropped, "admin_dropped", "administrative requests not answered: too many at once";
     LogRecordsDropped, "log_records_dropped", "log records dropped: the log writer was behind";
 }

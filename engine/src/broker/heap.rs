@@ -2,7 +2,7 @@
 
 const ABSENT: u32 = u32::MAX;
 
-/// Smallest key on top. Every entry has a number, given by the caller, used at most once at a time.
+/// Smallest key on top, of equal ones the smallest number. Every entry has a number, given by the caller, used at most once at a time.
 #[derive(Debug, Clone)]
 pub(super) struct IndexedHeap<K> {
     heap: Vec<(K, u32)>,
@@ -74,7 +74,7 @@ impl<K: Ord + Copy> IndexedHeap<K> {
         while 2 * at + 1 < len {
             let left = 2 * at + 1;
             let right = (left + 1).min(len - 1);
-            let child = if self.heap[right].0 < self.heap[left].0 {
+            let child = if self.heap[right] < self.heap[left] {
                 right
             } else {
                 left
@@ -106,7 +106,7 @@ impl<K: Ord + Copy> IndexedHeap<K> {
             let old = self.heap[at].0;
             self.heap[at] = last;
             self.places[last.1 as usize] = at as u32;
-            if last.0 < old {
+            if last < (old, number) {
                 self.up(at);
             } else {
                 self.down(at);
@@ -120,7 +120,7 @@ impl<K: Ord + Copy> IndexedHeap<K> {
         while at > 0 {
             let parent = (at - 1) / 2;
             let above = self.heap[parent];
-            if above.0 <= entry.0 {
+            if above <= entry {
                 break;
             }
             self.heap[at] = above;
@@ -139,11 +139,11 @@ impl<K: Ord + Copy> IndexedHeap<K> {
             if child >= len {
                 break;
             }
-            if child + 1 < len && self.heap[child + 1].0 < self.heap[child].0 {
+            if child + 1 < len && self.heap[child + 1] < self.heap[child] {
                 child += 1;
             }
             let below = self.heap[child];
-            if entry.0 <= below.0 {
+            if entry <= below {
                 break;
             }
             self.heap[at] = below;
@@ -162,7 +162,7 @@ impl<K: Ord + Copy> IndexedHeap<K> {
                 "place of a heap entry"
             );
             if at > 0 {
-                assert!(self.heap[(at - 1) / 2].0 <= *key, "heap order");
+                assert!(self.heap[(at - 1) / 2] <= (*key, *number), "heap order");
             }
         }
         let present = self.places.iter().filter(|place| **place != ABSENT).count();

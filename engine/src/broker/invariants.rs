@@ -281,12 +281,19 @@ impl Broker {
     }
 
     fn check_memory(&self) {
-        let nothing_kept = self.jobs.len() == 0
-            && self.jobs_waiting == 0
-            && self.schedulers.held.is_empty()
-            && self.tasks.is_empty();
-        if nothing_kept {
-            assert_eq!(self.blocks.held_bytes(), 0, "bytes are held by nobody");
-        }
+        let queues = self.queues.slab.iter();
+        let waiting: usize = queues
+            .map(|(_, q)| q.bound.count_held_bytes() + q.open.count_held_bytes())
+            .sum();
+        let tasks = self.tasks.iter().map(|task| match task {
+            Task::Unschedule { body, .. } => body.wire().len(),
+            _ => 0,
+        });
+        let schedules = self.schedulers.held_totals().1 + tasks.sum::<usize>();
+        assert_eq!(
+            self.blocks.held_bytes(),
+            waiting + self.jobs.count_kept_bytes() + schedules,
+            "bytes held by waiting jobs, jobs in flight and schedules"
+        );
     }
 }

@@ -411,6 +411,12 @@ impl Jobs {
         self.records[ix as usize].body = Some(body);
     }
 
+    /// Bytes kept, counted anew.
+    pub(super) fn count_kept_bytes(&self) -> usize {
+        let bodies = self.records.iter().filter_map(|job| job.body.as_ref());
+        bodies.map(|body| body.wire().len()).sum()
+    }
+
     /// True if the bytes of the job are kept.
     pub(super) fn keeps_body(&self, ix: u32) -> bool {
         self.records[ix as usize].body.is_some()

@@ -22,6 +22,8 @@ enum State {
 #[derive(Debug)]
 pub(super) struct Memory {
     state: State,
+    /// Tells the timer of this pause from those of earlier ones.
+    tag: u32,
     /// Held by the shell.
     external_bytes: u64,
 }
@@ -30,6 +32,7 @@ impl Memory {
     pub(super) fn new() -> Self {
         Memory {
             state: State::Normal,
+            tag: 0,
             external_bytes: 0,
         }
     }
@@ -104,14 +107,19 @@ impl Broker {
 
     fn arm_memory_timer(&mut self, now: Now) {
         let due_ns = now.mono_ns + self.config.memory_pause_ms * NS_PER_MS;
-        self.timers.arm(due_ns, TimerKind::Memory, 0, 0);
+        self.memory.tag = self.memory.tag.wrapping_add(1);
+        let tag = self.memory.tag;
+        self.timers.arm(due_ns, TimerKind::Memory, 0, tag);
     }
 
     /// Nothing was handed out for a whole pause: read again, and refuse.
-    pub(super) fn memory_timer<O: Outbox>(&mut self, now: Now, out: &mut O) {
+    pub(super) fn memory_timer<O: Outbox>(&mut self, tag: u32, now: Now, out: &mut O) {
         let State::Paused { handed_out } = self.memory.state else {
             return;
         };
+        if tag != self.memory.tag {
+            return;
+        }
         let now_handed_out = self.counters.get(Counter::JobsHandedOut);
         if now_handed_out == handed_out {
             self.memory.state = State::Refusing;

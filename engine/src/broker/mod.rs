@@ -243,7 +243,10 @@ impl Broker {
                 // Served by the shell.
                 Socket::Admin => self.wrong_role(peer, now),
             },
-            Err(bad) => self.bad_envelope(peer, bad, now),
+            Err(bad) => {
+                self.shows_life(peer, now, out);
+                self.bad_envelope(peer, bad, now);
+            }
         }
         self.run_tasks(now, out);
     }

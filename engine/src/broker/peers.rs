@@ -342,6 +342,10 @@ impl Broker {
             return;
         };
         debug_assert_eq!(entry.state, ConnState::Lost, "closed without lost");
+        self.deliver_returned(now, out);
+        let Some(entry) = self.conns.get_mut(conn) else {
+            return;
+        };
         entry.state = ConnState::Free;
         let peer = std::mem::replace(&mut entry.peer, NONE);
         if peer != NONE {

@@ -313,6 +313,7 @@ impl Broker {
         let Some(peer) = self.seen(conn, now) else {
             return;
         };
+        self.shows_life(peer, now, out);
         match Envelope::parse(head) {
             Ok(envelope)
                 if self.peers.slab[peer].socket == crate::ids::Socket::Frontend
@@ -326,5 +327,6 @@ impl Broker {
             Ok(_) => {}
             Err(bad) => self.counters.inc(bad.counter()),
         }
+        self.run_tasks(now, out);
     }
 }

@@ -91,6 +91,8 @@ pub(super) struct Schedulers {
     /// SCHEDULEs among them: as long as there are any, no scheduler is live.
     held_schedules: usize,
     held_bytes: usize,
+    /// Some of them came back from a connection that is being closed.
+    returned: bool,
 }
 
 impl Schedulers {
@@ -101,6 +103,7 @@ impl Schedulers {
             held: VecDeque::new(),
             held_schedules: 0,
             held_bytes: 0,
+            returned: false,
         }
     }
 
@@ -129,12 +132,7 @@ impl Broker {
         now: Now,
         out: &mut O,
     ) {
-        if let Role::Scheduler(scheduler) = self.peers.slab[peer].role
-            && self.schedulers.slab[scheduler].silent
-        {
-            self.schedulers.slab[scheduler].silent = false;
-            self.deliver_held(now, out);
-        }
+        self.shows_life(peer, now, out);
         match envelope.command {
             Command::Request => self.on_request(peer, envelope, now, out),
             Command::Schedule | Command::Unschedule => self.on_schedule(peer, envelope, now, out),
@@ -430,9 +428,13 @@ impl Broker {
         self.schedulers.held = kept;
     }
 
-    /// Tells the client of one that waits no longer whether a scheduler has got it.
+    /// Tells the client of one that waits no longer whether a scheduler has got it. One that had
+    /// come back is only counted.
     fn answer_held<O: Outbox>(&mut self, held: &Held, now: Now, out: &mut O) {
         if held.client == NONE {
+            if !held.sent {
+                self.counters.inc(Counter::SchedulesDropped);
+            }
             return;
         }
         let mut spans = Vec::new();
@@ -459,17 +461,22 @@ impl Broker {
         }
     }
 
-    /// A schedule that was not written before its scheduler's connection was lost. They come
-    /// newest first.
-    pub(super) fn hold_unsent(&mut self, scheduler: u32, command: Command, message: &Message<'_>) {
-        if !self.schedulers.may_hold() {
+    /// A schedule that was not written before its connection was lost. They come newest first.
+    /// `scheduler` is `None` if it is no longer registered: then another one may take a SCHEDULE.
+    pub(super) fn hold_unsent(
+        &mut self,
+        scheduler: Option<u32>,
+        command: Command,
+        message: &Message<'_>,
+    ) {
+        let unschedule = command == Command::Unschedule;
+        let nobody = scheduler.is_none() && (unschedule || self.schedulers.order.is_empty());
+        if nobody || !self.schedulers.may_hold() {
             self.counters.inc(Counter::SchedulesDropped);
             return;
         }
         self.hold_ref(NONE, message);
-        let mut waiting: SmallVec<[u32; 2]> = SmallVec::new();
-        waiting.push(scheduler);
-        let waiting = (command == Command::Unschedule).then_some(waiting);
+        let waiting = unschedule.then(|| scheduler.into_iter().collect());
         let held = Held {
             body: Body::of(message),
             client: NONE,
@@ -478,6 +485,14 @@ impl Broker {
         };
         self.schedulers.note_held(&held);
         self.schedulers.held.push_front(held);
+        self.schedulers.returned = true;
+    }
+
+    /// A connection is closed that may have given schedules back: who is live may take them.
+    pub(super) fn deliver_returned<O: Outbox>(&mut self, now: Now, out: &mut O) {
+        if std::mem::take(&mut self.schedulers.returned) {
+            self.deliver_held(now, out);
+        }
     }
 
     pub(super) fn scheduler_lost(&mut self, scheduler: u32, now: Now) {
@@ -556,7 +571,9 @@ impl Broker {
         if let Some(conn) = self.peers.slab[entry.peer].output {
             out.set_never_paused(conn, false);
         }
+        // It may be the client of something held for itself, and that the last thing that keeps it.
+        self.peers.slab[entry.peer].refs += 1;
         self.deliver_held(now, out);
-        self.peers.drop_unused(entry.peer);
+        self.peers.release(entry.peer);
     }
 }

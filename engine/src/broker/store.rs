@@ -351,6 +351,14 @@ impl JobStore {
         }
     }
 
+    /// Bytes held, counted anew.
+    pub(super) fn count_held_bytes(&self) -> usize {
+        let blocks = self.blocks.iter().map(|block| block.data.capacity());
+        let shared = self.shared.iter().map(|bytes| bytes.len());
+        let returned = self.returned.values().map(|(_, body)| body.held_bytes());
+        blocks.chain(shared).chain(returned).sum()
+    }
+
     /// All waiting jobs in no particular order.
     pub(super) fn metas(&self) -> SmallVec<[JobMeta; 8]> {
         let mut metas = SmallVec::new();

@@ -184,7 +184,11 @@ impl Broker {
                     worker.free += 1;
                 }
             }
-            (Role::Scheduler(scheduler), Command::Schedule | Command::Unschedule) => {
+            (role, Command::Schedule | Command::Unschedule) => {
+                let scheduler = match role {
+                    Role::Scheduler(scheduler) => Some(scheduler),
+                    _ => None,
+                };
                 self.hold_unsent(scheduler, envelope.command, message);
             }
             _ => {}

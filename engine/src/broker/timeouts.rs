@@ -58,10 +58,16 @@ impl Broker {
     /// Bytes came from a connection without making a whole message (a ZMTP PING, part of a large
     /// message): they count as a sign of life.
     pub fn handle_activity<O: Outbox>(&mut self, conn: crate::ids::ConnId, now: Now, out: &mut O) {
-        use super::peers::Role;
         let Some(peer) = self.seen(conn, now) else {
             return;
         };
+        self.shows_life(peer, now, out);
+        self.run_tasks(now, out);
+    }
+
+    /// Whatever a peer has sent, it is not silent any more.
+    pub(super) fn shows_life<O: Outbox>(&mut self, peer: u32, now: Now, out: &mut O) {
+        use super::peers::Role;
         match self.peers.slab[peer].role {
             Role::Worker(worker) if self.workers.slab[worker].blocked & blocked::SILENT != 0 => {
                 let entry = &mut self.workers.slab[worker];
@@ -75,7 +81,6 @@ impl Broker {
             }
             _ => {}
         }
-        self.run_tasks(now, out);
     }
 
     /// Monotonic nanoseconds at which [`Broker::handle_timeout`] is to be called. `None` while
@@ -138,7 +143,7 @@ impl Broker {
             TimerKind::SchedulerSilence if scheduler() => self.scheduler_silence(index, now, out),
             TimerKind::SchedulerGrace if scheduler() => self.scheduler_grace(index, now, out),
             TimerKind::Queue => self.queue_timer(index, tag, now),
-            TimerKind::Memory => self.memory_timer(now, out),
+            TimerKind::Memory => self.memory_timer(tag, now, out),
             TimerKind::Jobs => self.job_tick(now, out),
             TimerKind::Drain => self.drain_timer(now),
             TimerKind::Interval => self.interval_timer(now),

@@ -118,8 +118,14 @@ impl Broker {
     ) {
         match envelope.command {
             Command::Ready | Command::Reply | Command::Heartbeat | Command::Kbye => {}
-            Command::Inform => return self.on_worker_inform(conn, peer, envelope, now, out),
-            _ => return self.wrong_role(peer, now),
+            Command::Inform => {
+                self.shows_life(peer, now, out);
+                return self.on_worker_inform(conn, peer, envelope, now, out);
+            }
+            _ => {
+                self.shows_life(peer, now, out);
+                return self.wrong_role(peer, now);
+            }
         }
         let Role::Worker(worker) = self.peers.slab[peer].role else {
             return self.on_unregistered(conn, peer, envelope, now, out);

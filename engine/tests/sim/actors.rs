@@ -2,57 +2,28 @@
 
 use super::model::{DEFAULT, Inform};
 use super::parts::frames_of;
-use super::world::{CLIENTS, QUEUES, WORKERS, World};
-use eventmq::frames::{Message, split_wire};
+use super::world::{SCHEDULERS, WORKERS, World};
+use eventmq::frames::{Message, OwnedMessage, split_wire};
 use eventmq::ids::ConnId;
+use eventmq::metrics::Counter;
 use std::collections::BTreeSet;
 
 impl World {
-    pub(crate) fn client_step(&mut self) {
-        let id = *self.rng.pick(&CLIENTS);
-        let Some(conn) = self.conn_of(id, false) else {
-            return;
-        };
-        let (queue, owes) = (*self.rng.pick(&QUEUES), self.rng.chance(60));
-        let msgid = if self.rng.chance(15) {
-            format!("twin{}", self.rng.below(3))
-        } else {
-            self.msgids += 1;
-            format!("m{}", self.msgids)
-        };
-        let answer = if self.rng.chance(3) {
-            self.send(conn, &["REQUEST", &msgid, queue, "timeout:x", "{}"]);
-            Some("malformed")
-        } else {
-            let headers = if owes { "reply-requested" } else { "" };
-            // Long enough that no other header or queue name makes up for it.
-            self.bodies += 1;
-            let body = "x".repeat(self.bodies % 100 * 40);
-            self.send(conn, &["REQUEST", &msgid, queue, headers, &body]);
-            self.model.request(id, &msgid, queue, owes, body.len())
-        };
-        if self.newest.contains_key(id) {
-            self.answers
-                .push((id.to_owned(), format!("{} {msgid}", answer.unwrap_or("ok"))));
-        }
-        self.settle();
-    }
-
     pub(crate) fn worker_step(&mut self) {
         let id = *self.rng.pick(&WORKERS);
         let Some(conn) = self.conn_of(id, true) else {
             return;
         };
         if !self.model.workers.contains_key(id) {
-            if self.rng.chance(80) {
-                return self.inform(id, conn);
-            }
-            self.send(conn, &["READY", "r"]);
-            return self.settle();
+            return match self.rng.below(100) {
+                0..75 => self.inform(id, conn),
+                _ => self.unregistered(id, conn),
+            };
         }
         match self.rng.below(100) {
             0..4 => self.inform(id, conn),
             4..6 => {
+                self.links.get_mut(&conn).unwrap().said_kbye = true;
                 self.send(conn, &["KBYE", "k"]);
                 self.before(id, conn);
                 self.model.kbye(id);
@@ -64,10 +35,7 @@ impl World {
                 self.after(id);
             }
             12..16 => {
-                let msgid = match self.ended.is_empty() {
-                    false => self.rng.pick(&self.ended.clone()).clone(),
-                    true => "never".to_owned(),
-                };
+                let msgid = self.some_ended();
                 self.answer(id, conn, &msgid);
             }
             16..60 => match self.received.get_mut(id).filter(|jobs| !jobs.is_empty()) {
@@ -91,6 +59,38 @@ impl World {
             },
             _ => self.ready(id, conn, None),
         }
+    }
+
+    fn some_ended(&mut self) -> String {
+        match self.ended.is_empty() {
+            false => self.rng.pick(&self.ended).clone(),
+            true => "never".to_owned(),
+        }
+    }
+
+    /// A message of a worker that has not registered, or was removed.
+    fn unregistered(&mut self, id: &str, conn: ConnId) {
+        let link = self.links.get_mut(&conn).unwrap();
+        if self.rng.chance(15) {
+            link.said_kbye = true;
+            self.send(conn, &["KBYE", "k"]);
+            self.model.unregistered(id, false, false);
+            return self.settle();
+        }
+        let tell = self.model.rules.disconnect_unknown && !link.said_kbye && !link.told;
+        link.told |= tell;
+        let connected = self.newest.contains_key(id);
+        match self.rng.below(3) {
+            0 => self.send(conn, &["READY", "r"]),
+            1 => self.send(conn, &["HEARTBEAT", "h", "1.0"]),
+            _ => {
+                let msgid = self.some_ended();
+                self.send(conn, &["REPLY", "x", "{\"value\": 3}", &msgid]);
+                self.model.count_unmatched(&msgid);
+            }
+        }
+        self.model.unregistered(id, tell, connected);
+        self.settle();
     }
 
     /// The model's part of hearing a registered worker.
@@ -119,9 +119,12 @@ impl World {
     }
 
     pub(crate) fn answer(&mut self, id: &str, conn: ConnId, msgid: &str) {
-        self.send(conn, &["REPLY", "x", "{\"value\": 3}", msgid]);
+        let status = *self.rng.pick(&["", "ok", "error", "timeout"]);
+        let reply = ["REPLY", "x", "{\"value\": 3}", msgid, status];
+        let frames = if status.is_empty() { 4 } else { 5 };
+        self.send(conn, &reply[..frames]);
         self.before(id, conn);
-        self.model.reply(id, msgid);
+        self.model.reply(id, msgid, status);
         self.after(id);
     }
 
@@ -168,9 +171,28 @@ impl World {
             .map(|(weight, name)| format!("[{weight}, \"{name}\"]"))
             .collect();
         let (queues, capabilities) = (format!("[{}]", queues.join(", ")), capabilities.join(","));
-        self.send(conn, &["INFORM", "i", &queues, "worker", &capabilities]);
-        let connected = self.newest.contains_key(id);
-        self.model.inform(id, &inform, connected);
+        self.msgids += 1;
+        let msgid = format!("i{}", self.msgids);
+        let kind = if self.rng.chance(4) {
+            "scheduler"
+        } else {
+            "worker"
+        };
+        let mut shown = self.look();
+        let ignored = self.counted(Counter::IgnoredInform);
+        self.send(conn, &["INFORM", &msgid, &queues, kind, &capabilities]);
+        shown.too_many_queues = self.counted(Counter::IgnoredInform) > ignored;
+        if kind == "worker" && !self.model.has_too_many_queues(&inform.queues, shown) {
+            let link = self.links.get_mut(&conn).unwrap();
+            (link.said_kbye, link.told) = (false, false);
+            let connected = self.newest.contains_key(id);
+            if connected {
+                self.acks.push((id.to_owned(), msgid));
+            }
+            self.model.inform(id, &inform, connected);
+        } else {
+            self.model.alive(id);
+        }
         self.settle();
     }
 
@@ -200,7 +222,7 @@ impl World {
             return;
         }
         let conn = *self.rng.pick(&conns);
-        self.note(&format!("{} ({conn}) is lost", self.links[&conn].id));
+        self.note(|| format!("{} ({conn}) is lost", self.links[&conn].id));
         self.broker.handle_lost(conn, self.now, &mut self.out);
         assert_eq!(self.out.released.pop(), Some(conn));
         self.broker.check_invariants();
@@ -214,6 +236,8 @@ impl World {
         if !link.worker {
             if newest {
                 self.model.clients.remove(id);
+                self.model.slow_readers.remove(id);
+                self.model.frontend_lost(id);
             }
         } else {
             self.model.lost(id, newest);
@@ -231,7 +255,10 @@ impl World {
                 .handle_unsent(conn, &message, self.now, &mut self.out);
             self.broker.check_invariants();
             let frames = frames_of(&wire);
-            self.note(&format!("    unsent: {}", frames[2..].join(" ")));
+            self.note(|| format!("    unsent: {}", frames[2..].join(" ")));
+            if matches!(frames[2].as_str(), "SCHEDULE" | "UNSCHEDULE") {
+                self.model.schedule_unsent(id, &frames[2], &frames[3]);
+            }
             if link.worker && frames[2] == "REQUEST" {
                 self.model
                     .unsent(id, &frames[3], frames[6].len(), link.epoch);
@@ -248,14 +275,18 @@ impl World {
         }
         self.limit_room();
         self.broker.handle_closed(conn, self.now, &mut self.out);
+        self.out.never_paused.remove(&conn);
         if link.worker {
             self.model.closed(id);
+        } else {
+            self.model.frontend_closed(id);
         }
         self.settle();
     }
 
     pub(crate) fn toggle_slow(&mut self) {
-        let id = *self.rng.pick(&WORKERS);
+        let ids: Vec<_> = WORKERS.iter().chain(&SCHEDULERS).collect();
+        let id = **self.rng.pick(&ids);
         let Some(conn) = self.newest.get(id).copied() else {
             return;
         };
@@ -268,6 +299,42 @@ impl World {
         self.limit_room();
         self.broker.handle_writable(conn, self.now, &mut self.out);
         self.model.writable(id);
+        self.model.scheduler_writable(id);
+        self.settle();
+    }
+
+    /// Bytes that make no message, or none that is taken.
+    pub(crate) fn show_life(&mut self) {
+        let conns: Vec<_> = self.links.keys().copied().collect();
+        if conns.is_empty() {
+            return;
+        }
+        let conn = *self.rng.pick(&conns);
+        let (id, worker) = (self.links[&conn].id.clone(), self.links[&conn].worker);
+        self.note(|| format!("{id} ({conn}) shows life"));
+        self.last_seen.insert(id.clone(), self.now.mono_ns);
+        self.limit_room();
+        let (now, out) = (self.now, &mut self.out);
+        match self.rng.below(4) {
+            0 => {
+                let message = OwnedMessage::from_frames(["", "eMQP/0.9", "READY", "r"]);
+                self.broker.handle_message(conn, &message.view(), now, out);
+            }
+            1 => {
+                let message = OwnedMessage::from_frames(["", "eMQP/1.0", "ACK", "r"]);
+                self.broker.handle_message(conn, &message.view(), now, out);
+            }
+            2 => {
+                let head = OwnedMessage::from_frames(["", "eMQP/1.0", "REPLY", "r"]);
+                self.broker.handle_too_large(conn, &head.view(), now, out);
+            }
+            _ => self.broker.handle_activity(conn, now, out),
+        }
+        if worker {
+            self.model.alive(&id);
+        } else {
+            self.model.frontend_seen(&id);
+        }
         self.settle();
     }
 }

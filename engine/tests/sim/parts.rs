@@ -37,6 +37,10 @@ pub(crate) struct Output {
     pub(crate) released: Vec<ConnId>,
     pub(crate) slow: BTreeSet<ConnId>,
     pub(crate) room: Option<u64>,
+    /// Clients are not read.
+    pub(crate) paused: bool,
+    /// Read although clients are not.
+    pub(crate) never_paused: BTreeSet<ConnId>,
 }
 
 impl Output {
@@ -65,8 +69,17 @@ impl Outbox for Output {
         usize::from(self.slow.contains(&conn))
     }
     fn notify_writable(&mut self, _conn: ConnId, _below_bytes: usize) {}
-    fn set_never_paused(&mut self, _conn: ConnId, _never_paused: bool) {}
-    fn pause_input(&mut self, _socket: Socket, _paused: bool) {}
+    fn set_never_paused(&mut self, conn: ConnId, never_paused: bool) {
+        if never_paused {
+            self.never_paused.insert(conn);
+        } else {
+            self.never_paused.remove(&conn);
+        }
+    }
+    fn pause_input(&mut self, socket: Socket, paused: bool) {
+        assert_eq!(socket, Socket::Frontend);
+        self.paused = paused;
+    }
     fn has_room(&self) -> bool {
         self.room != Some(0)
     }

@@ -1,19 +1,20 @@
 //! The simulated world around the broker.
 
-use super::model::{
-    GRACE_MS, HWM, KILL_GRACE_MS, MS, Model, QUEUE_GRACE_MS, SILENCE_MS, SLOTS_MAX, State,
-};
-use super::parts::{Output, Rng, frames_of};
-use eventmq::broker::{Broker, BrokerConfig, Seeds};
+use super::model::{MS, Model, Phase, Rules, Shown};
+use super::parts::{Output, Rng};
+use eventmq::broker::{Broker, Seeds};
 use eventmq::frames::OwnedMessage;
 use eventmq::ids::{ConnId, Now, Socket};
 use eventmq::link::{CloseReason, PeerInfo};
 use eventmq::metrics::Counter;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 pub(crate) const WORKERS: [&str; 5] = ["w0", "w1", "w2", "w3", "w4"];
 pub(crate) const CLIENTS: [&str; 3] = ["c0", "c1", "c2"];
-pub(crate) const QUEUES: [&str; 6] = ["default", "", "a", "b", "c", "nobody"];
+pub(crate) const SCHEDULERS: [&str; 3] = ["s0", "s1", "s2"];
+pub(crate) const QUEUES: [&str; 8] = ["default", "", "a", "b", "c", "nobody", "none", "d"];
+/// Steps of a run.
+pub(crate) const STEPS: u64 = 250;
 
 /// A connection as its peer sees it.
 pub(crate) struct Link {
@@ -22,6 +23,10 @@ pub(crate) struct Link {
     pub(crate) epoch: u64,
     /// Sent by the broker and not received yet.
     pub(crate) incoming: VecDeque<Vec<u8>>,
+    /// It said KBYE on this connection.
+    pub(crate) said_kbye: bool,
+    /// It was told to register again.
+    pub(crate) told: bool,
 }
 
 pub(crate) struct World {
@@ -39,44 +44,45 @@ pub(crate) struct World {
     pub(crate) slots: u32,
     pub(crate) msgids: u64,
     pub(crate) stalled: bool,
-    /// Acceptances and REJECTs that must come: (client, text).
-    pub(crate) answers: Vec<(String, String)>,
     pub(crate) ready_ids: u64,
     pub(crate) bodies: usize,
-    /// Tell what happens: set when one seed runs alone.
-    pub(crate) loud: bool,
+    /// Memory held by the shell.
+    pub(crate) external: u64,
+    /// Shortest and longest time-out of silence so far.
+    pub(crate) silence_ms: (u64, u64),
+    pub(crate) reloaded: u64,
+    /// ACKs that must come: (peer, msgid).
+    pub(crate) acks: Vec<(String, String)>,
+    /// Clients whose schedules may have been held.
+    pub(crate) held_some: BTreeSet<String>,
+    last_turn: u64,
+    removed_silent: u64,
+    /// Connections of this run that were asked to close in order.
+    pub(crate) closing: BTreeSet<ConnId>,
+    seed: u64,
+    /// Tell what happens.
+    loud: bool,
 }
 
 impl World {
-    pub(crate) fn new(seed: u64) -> World {
+    pub(crate) fn new(seed: u64, loud: bool) -> World {
         let now = Now {
             mono_ns: 1_000_000 * MS,
             wall_ms: 1_796_000_000_000,
         };
-        let config = BrokerConfig {
-            hwm: HWM,
-            max_slots_per_worker: SLOTS_MAX as u32,
-            heartbeat_timeout_ms: SILENCE_MS,
-            reconnect_grace_ms: GRACE_MS,
-            queue_grace_ms: QUEUE_GRACE_MS,
-            kill_grace_period_ms: KILL_GRACE_MS,
-            late_reply_window_ms: 1 << 40,
-            global_timeout_ms: 1 << 40,
-            worker_buffer_bytes: 0,
-            ..BrokerConfig::default()
-        };
+        let mut rng = Rng(seed.wrapping_mul(77) + 1);
+        let rules = Rules::draw(&mut rng);
         let seeds = Seeds {
             hash: [seed, 2, 3, 4],
             ids: [seed, 9],
         };
-        let mut model = Model::default();
-        model.now = now.mono_ns;
-        World {
-            rng: Rng(seed.wrapping_mul(77) + 1),
-            broker: Broker::new(config, seeds, now),
+        let world = World {
+            broker: Broker::new(rules.config(), seeds, now),
+            rng,
             out: Output::default(),
             now,
-            model,
+            silence_ms: (rules.silence_ms, rules.silence_ms),
+            model: Model::new(now.mono_ns, rules),
             links: BTreeMap::new(),
             newest: BTreeMap::new(),
             last_seen: BTreeMap::new(),
@@ -85,36 +91,62 @@ impl World {
             slots: 0,
             msgids: 0,
             stalled: false,
-            answers: Vec::new(),
             ready_ids: 0,
             bodies: 0,
-            loud: std::env::var_os("EMQ_SIM_SEED").is_some(),
-        }
+            external: 0,
+            reloaded: now.mono_ns,
+            last_turn: now.mono_ns,
+            removed_silent: 0,
+            closing: BTreeSet::new(),
+            acks: Vec::new(),
+            held_some: BTreeSet::new(),
+            seed,
+            loud,
+        };
+        world.note(|| format!("{:?}", world.model.rules));
+        world
     }
 
-    pub(crate) fn run(mut self, steps: u64) {
-        for _ in 0..steps {
+    /// Runs all steps but those of `skipped`. The random numbers of a step depend on the seed and
+    /// the step alone, so that a failing run can be shortened.
+    pub(crate) fn run(mut self, skipped: &BTreeSet<u64>) {
+        let seed = self.seed;
+        for step in (0..STEPS).filter(|step| !skipped.contains(step)) {
+            self.rng = Rng((seed << 20)
+                .wrapping_add(step)
+                .wrapping_mul(0x2545_f491_4f6c_dd1d));
+            self.note(|| format!("step {step}"));
             self.step();
         }
-        self.finish();
+        self.rng = Rng(seed);
+        self.finish(skipped);
     }
 
-    fn step(&mut self) {
+    /// No two things happen at the same time: the order of deadlines is never a matter of chance.
+    fn pass_a_moment(&mut self) {
+        self.now.mono_ns += 1 + self.rng.below(1_000);
+        self.model.now = self.now.mono_ns;
+    }
+
+    pub(crate) fn step(&mut self) {
+        self.pass_a_moment();
         match self.rng.below(100) {
-            0..30 => self.client_step(),
-            30..75 => self.worker_step(),
-            75..82 => self.receive(),
-            82..88 => self.lose_someone(),
-            88..91 => self.toggle_slow(),
-            91..99 => {
+            0..26 => self.client_step(),
+            26..67 => self.worker_step(),
+            67..72 => self.scheduler_step(),
+            72..75 => self.schedule_step(),
+            75..81 => self.receive(),
+            81..87 => self.lose_someone(),
+            87..90 => self.toggle_slow(),
+            90 => self.show_life(),
+            91..98 => {
                 let ms = self.rng.below(900) + 1;
                 self.sleep(ms);
             }
-            _ if self.rng.chance(20) => {
-                self.stalled = true;
-                self.now.mono_ns += (self.rng.below(30_000) + 1_500) * MS;
-                self.turn();
+            98 if self.model.phase == Phase::Running && self.rng.chance(15) => {
+                self.stand_still();
             }
+            98 if self.rng.chance(30) => self.reload(),
             _ => {
                 for _ in 0..12 {
                     self.sleep(500);
@@ -123,22 +155,77 @@ impl World {
         }
     }
 
-    pub(crate) fn note(&self, text: &str) {
+    /// The broker does not run for a while.
+    fn stand_still(&mut self) {
+        let until = self.now.mono_ns + (self.rng.below(30_000) + 1_500) * MS;
+        let before = std::mem::replace(&mut self.model.now, until);
+        if !self.model.overdue().is_empty() {
+            // Time-outs are looked at four times a second, in the middle of everything else that
+            // would be late.
+            self.model.now = before;
+            return;
+        }
+        self.stalled = true;
+        self.now.mono_ns = until;
+        self.turn();
+    }
+
+    /// Other settings while the broker runs.
+    fn reload(&mut self) {
+        let old = self.model.rules.silence_ms;
+        self.model.rules = Rules::draw(&mut self.rng);
+        if self.rng.chance(70) {
+            self.model.rules.silence_ms = old;
+        }
+        let silence_ms = self.model.rules.silence_ms;
+        self.silence_ms.0 = self.silence_ms.0.min(silence_ms);
+        self.silence_ms.1 = self.silence_ms.1.max(silence_ms);
+        self.reloaded = self.now.mono_ns;
+        self.note(|| format!("reload: {:?}", self.model.rules));
+        let config = self.model.rules.config();
+        self.broker.reconfigure(config, self.now);
+        self.settle();
+    }
+
+    /// What the broker shows before a message.
+    pub(crate) fn look(&self) -> Shown {
+        let figures = self.broker.figures();
+        Shown {
+            used: figures.job_bytes + self.external,
+            queues: figures.queues,
+            too_many_queues: false,
+        }
+    }
+
+    pub(crate) fn counted(&self, counter: Counter) -> u64 {
+        self.broker.figures().counters.get(counter)
+    }
+
+    pub(crate) fn note(&self, text: impl FnOnce() -> String) {
         if self.loud {
-            eprintln!("{} {text}", self.now.mono_ns / 1_000_000);
+            eprintln!("{} {}", self.now.mono_ns / MS, text());
         }
     }
 
     /// Gives the broker room until nothing is pending, then compares.
     pub(crate) fn settle(&mut self) {
-        while self.broker.has_pending_output() {
+        loop {
             self.out.room = self.rng.chance(70).then(|| self.rng.below(4) + 1);
-            self.broker.poll_output(self.now, &mut self.out);
+            self.poll();
             self.broker.check_invariants();
+            if !self.broker.has_pending_output() {
+                break;
+            }
         }
         self.out.room = None;
-        self.broker.check_invariants();
+        self.model.drain_check();
         self.compare();
+    }
+
+    fn poll(&mut self) {
+        self.broker.poll_output(self.now, &mut self.out);
+        let used = self.look().used;
+        self.model.watch_memory(used);
     }
 
     pub(crate) fn limit_room(&mut self) {
@@ -146,79 +233,44 @@ impl World {
         self.out.room = self.rng.chance(10).then_some(0);
     }
 
-    fn compare(&mut self) {
-        let mut hand_outs = Vec::new();
-        let (mut results, mut answers) = (Vec::new(), Vec::new());
-        for (conn, wire) in std::mem::take(&mut self.out.log) {
-            let frames = frames_of(&wire);
-            self.note(&format!("    -> {conn} {}", frames[2..].join(" ")));
-            let link = self
-                .links
-                .get_mut(&conn)
-                .expect("output for an open connection");
-            let id = link.id.clone();
-            match frames[2].as_str() {
-                "REQUEST" => hand_outs.push((id, frames[3].clone())),
-                "REPLY" if frames.len() == 5 => answers.push((id, format!("ok {}", frames[4]))),
-                "REPLY" if frames[4].contains("JobLost") => {
-                    results.push((id, format!("lost {}", frames[5])));
-                }
-                "REPLY" if frames[4].contains("\"error\"") => {
-                    results.push((id, format!("made {} {}", frames[6], frames[5])));
-                }
-                "REPLY" => results.push((id, format!("result {}", frames[5]))),
-                "REJECT" => answers.push((id, format!("{} {}", frames[5], frames[4]))),
-                "ACK" | "HEARTBEAT" | "DISCONNECT" => {}
-                other => panic!("unexpected {other}"),
-            }
-            link.incoming.push_back(wire);
+    pub(crate) fn turn(&mut self) {
+        self.model.now = self.now.mono_ns;
+        // Time in which the broker did not run is nobody's silence.
+        let last = std::mem::replace(&mut self.last_turn, self.now.mono_ns);
+        let due = self.broker.poll_timeout().unwrap_or(self.now.mono_ns);
+        let gap = self.now.mono_ns.saturating_sub(due.max(last));
+        if gap > 1_000 * MS {
+            self.model.schedulers.stalled += gap;
         }
-        let expected = std::mem::take(&mut self.model.hand_outs);
-        let expected: Vec<_> = expected
-            .into_iter()
-            .map(|(worker, job)| (worker, self.model.jobs[job].msgid.clone()))
-            .collect();
-        assert_eq!(hand_outs, expected, "hand-outs");
-        let mut expected = std::mem::take(&mut self.model.results);
-        expected.sort();
-        results.sort();
-        assert_eq!(results, expected, "results");
-        assert_eq!(
-            answers,
-            std::mem::take(&mut self.answers),
-            "acceptances and refusals"
-        );
-        let shown = self.broker.workers(self.now).workers;
-        let shown: Vec<_> = shown
-            .into_iter()
-            .map(|w| (String::from_utf8(w.id).unwrap(), w.free_slots, w.in_flight))
-            .collect();
-        let workers = self.model.workers.iter();
-        let expected: Vec<_> = workers
-            .map(|(id, w)| (id.clone(), w.free, w.jobs.len() as u64))
-            .collect();
-        assert_eq!(
-            shown, expected,
-            "free slots and jobs in flight of the workers"
-        );
-        assert_eq!(
-            self.broker.figures().jobs_waiting,
-            self.model.waiting() as u64
-        );
+        if self.rng.chance(30) {
+            self.external = self.rng.below(6) * self.rng.below(600);
+        }
+        self.broker.begin_turn(self.now);
+        self.broker.set_external_bytes(self.external as usize);
+        let overdue = self.model.overdue();
+        if overdue.is_empty() {
+            self.limit_room();
+        }
+        self.broker.handle_timeout(self.now, &mut self.out);
+        self.model.tick();
+        while self.broker.has_pending_output() {
+            self.out.room = overdue.is_empty().then(|| self.rng.below(4) + 1);
+            self.poll();
+        }
+        self.take_over_silence();
+        self.take_over_timeouts();
+        self.settle();
     }
 
-    fn turn(&mut self) {
-        self.model.now = self.now.mono_ns;
-        self.broker.begin_turn(self.now);
-        self.limit_room();
-        self.broker.handle_timeout(self.now, &mut self.out);
-        while self.broker.has_pending_output() {
-            self.out.room = Some(self.rng.below(4) + 1);
-            self.broker.poll_output(self.now, &mut self.out);
+    /// The broker looks at the time-outs of all jobs in flight four times a second.
+    fn take_over_timeouts(&mut self) {
+        if self.counted(Counter::JobsLost) > self.model.counted(Counter::JobsLost) {
+            self.model.lose_overdue();
         }
-        self.model.tick();
-        self.take_over_silence();
-        self.settle();
+        for (id, _, due) in self.model.overdue() {
+            let late_ms = (self.now.mono_ns - due.max(self.reloaded)) / MS;
+            assert!(late_ms <= 250, "a job of {id} is overdue by {late_ms} ms");
+        }
     }
 
     /// Silence depends on when the broker ran: it may come later than by the clock, never sooner.
@@ -228,33 +280,47 @@ impl World {
             .into_iter()
             .map(|w| (String::from_utf8(w.id).unwrap(), w.state))
             .collect();
+        let removed = self.counted(Counter::WorkersRemovedSilent);
+        let removed = removed - std::mem::replace(&mut self.removed_silent, removed);
+        let workers = self.model.workers.iter();
+        let watched = workers.filter(|(_, w)| w.grace_until.is_none() && w.leave_until.is_none());
+        let mut silent: Vec<_> = watched
+            .map(|(id, _)| (self.last_seen[id], id.clone()))
+            .collect();
+        silent.sort();
+        silent.truncate(removed as usize);
         for id in self.model.workers.keys().cloned().collect::<Vec<_>>() {
             let silent_ms = (self.now.mono_ns - self.last_seen[&id]) / MS;
+            // At the end all are removed; of these only as many as are counted were silent.
+            if self.broker.is_finished() && !silent.iter().any(|(_, other)| *other == id) {
+                continue;
+            }
             let worker = self.model.workers.get_mut(&id).unwrap();
             match states.get(&id) {
                 None => {
                     assert!(
-                        silent_ms >= 2 * SILENCE_MS,
+                        silent_ms >= 2 * self.silence_ms.0,
                         "{id} was removed after {silent_ms} ms"
                     );
-                    self.model.remove(&id, true);
+                    self.model.remove(&id, Counter::JobsLost);
                 }
                 Some(&"silent") => {
                     assert!(
-                        silent_ms >= SILENCE_MS,
+                        silent_ms >= self.silence_ms.0,
                         "{id} counts as silent after {silent_ms} ms"
                     );
                     worker.silent = true;
                 }
                 Some(&"live") if !self.stalled => {
-                    assert!(silent_ms <= SILENCE_MS, "{id} is live after {silent_ms} ms");
+                    let longest_ms = self.silence_ms.1;
+                    assert!(silent_ms <= longest_ms, "{id} is live after {silent_ms} ms");
                 }
                 Some(_) => {}
             }
         }
     }
 
-    fn sleep(&mut self, ms: u64) {
+    pub(crate) fn sleep(&mut self, ms: u64) {
         let until_ns = self.now.mono_ns + ms * MS;
         while self.now.mono_ns < until_ns {
             let next_ns = self.broker.poll_timeout().unwrap_or(until_ns);
@@ -267,13 +333,13 @@ impl World {
         let mut all = vec!["", "eMQP/1.0"];
         all.extend(frames);
         let message = OwnedMessage::from_frames(&all);
-        self.note(&format!(
-            "{} ({conn}): {}",
-            self.links[&conn].id,
-            frames.join(" ")
-        ));
-        self.last_seen
-            .insert(self.links[&conn].id.clone(), self.now.mono_ns);
+        let id = self.links[&conn].id.clone();
+        self.note(|| format!("{id} ({conn}): {}", frames.join(" ")));
+        self.pass_a_moment();
+        self.last_seen.insert(id.clone(), self.now.mono_ns);
+        if !self.links[&conn].worker {
+            self.model.frontend_seen(&id);
+        }
         self.limit_room();
         self.broker
             .handle_message(conn, &message.view(), self.now, &mut self.out);
@@ -287,13 +353,14 @@ impl World {
         };
         let conn = ConnId::new(socket as u8, self.slots, 1);
         self.slots += 1;
+        let speaks = self.rng.chance(70);
         let info = PeerInfo {
             socket,
             routing_id: id.as_bytes().to_vec(),
-            speaks_extensions: true,
+            speaks_extensions: speaks,
             remote: None,
         };
-        self.note(&format!("{id} opens {conn}"));
+        self.note(|| format!("{id} opens {conn}"));
         self.limit_room();
         self.broker
             .handle_opened(conn, info, self.now, &mut self.out);
@@ -301,7 +368,6 @@ impl World {
             .out
             .closed
             .contains(&(conn, CloseReason::TakeoverRefused));
-        self.out.closed.clear();
         if refused {
             self.broker.handle_lost(conn, self.now, &mut self.out);
             self.broker.handle_closed(conn, self.now, &mut self.out);
@@ -313,6 +379,9 @@ impl World {
             self.model.opened(id);
         } else {
             self.model.clients.insert(id.to_owned());
+            self.model.speaks.remove(id);
+            self.model.speaks.extend(speaks.then(|| id.to_owned()));
+            self.model.frontend_opened(id);
         }
         let epoch = self.model.epochs.get(id).copied().unwrap_or(0);
         let link = Link {
@@ -320,6 +389,8 @@ impl World {
             worker,
             epoch,
             incoming: VecDeque::new(),
+            said_kbye: false,
+            told: false,
         };
         self.links.insert(conn, link);
         self.newest.insert(id.to_owned(), conn);
@@ -350,64 +421,5 @@ impl World {
                 }
             }
         }
-    }
-
-    /// Shuts down and balances the books: every accepted job has ended with a reason.
-    fn finish(mut self) {
-        self.broker.end_shutdown(self.now, &mut self.out);
-        while !self.broker.is_finished() {
-            self.out.room = Some(self.rng.below(5) + 1);
-            self.broker.poll_output(self.now, &mut self.out);
-            self.broker.check_invariants();
-        }
-        let counters = self.broker.figures().counters;
-        let ends = [
-            Counter::JobsDone,
-            Counter::JobsFailed,
-            Counter::JobsTimedOut,
-            Counter::JobsLost,
-            Counter::JobsUnknown,
-            Counter::JobsAbandoned,
-        ];
-        let ended: u64 = ends.iter().map(|counter| counters.get(*counter)).sum();
-        assert_eq!(
-            counters.get(Counter::RequestsAccepted),
-            ended,
-            "accepted jobs and their ends"
-        );
-        assert_eq!(
-            counters.get(Counter::RequestsAccepted),
-            self.model.jobs.len() as u64
-        );
-        let abandoned = self
-            .model
-            .jobs
-            .iter()
-            .filter(|job| matches!(job.state, State::Waiting | State::InFlight(_)));
-        let workers = self
-            .model
-            .workers
-            .values()
-            .filter(|w| w.grace_until.is_some());
-        if workers.count() == 0 {
-            assert_eq!(
-                counters.get(Counter::JobsAbandoned),
-                abandoned.count() as u64
-            );
-        }
-        let owed = self
-            .out
-            .log
-            .iter()
-            .filter(|(_, wire)| frames_of(wire)[2] == "REPLY")
-            .count();
-        let claims = self.model.jobs.iter().filter(|job| {
-            let open = matches!(job.state, State::Waiting | State::InFlight(_));
-            open && job
-                .client
-                .as_ref()
-                .is_some_and(|client| self.model.clients.contains(client))
-        });
-        assert_eq!(owed, claims.count(), "error results at the end");
     }
 }

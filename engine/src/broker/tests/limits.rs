@@ -238,3 +238,24 @@ fn timers_wait_for_room() {
     assert_eq!(rig.got_all(w).len(), 1);
     assert!(rig.broker.poll_timeout().is_some());
 }
+
+#[test]
+fn each_pause_for_memory_has_its_whole_time() {
+    let mut rig = Rig::with(|config| config.max_memory_bytes = 1_000_000);
+    let c = rig.client("c");
+    for _ in 0..3 {
+        fill(&mut rig, c);
+        rig.sleep(6_000);
+        assert_eq!(rig.out.paused, Some(true));
+        let w = rig.worker("w", DEFAULT, 200);
+        rig.turn();
+        assert_eq!(rig.out.paused, Some(false));
+        rig.lose(w, 0);
+        rig.sleep(1_100);
+    }
+    fill(&mut rig, c);
+    rig.sleep(9_900);
+    assert_eq!(rig.out.paused, Some(true));
+    rig.sleep(200);
+    assert_eq!(rig.out.paused, Some(false));
+}

@@ -1,6 +1,7 @@
 //! Identities: take-over, reconnect grace, output that was not sent, registering again.
 
 use super::rig::Rig;
+use crate::frames::OwnedMessage;
 use crate::ids::Socket;
 use crate::link::CloseReason;
 use crate::metrics::Counter;
@@ -281,4 +282,33 @@ fn a_claimed_heartbeat_interval_stretches_the_patience() {
     rig.request(c, "m", "default");
     rig.broker.handle_activity(w, rig.now, &mut rig.out);
     assert_eq!(rig.jobs(w), ["m"]);
+}
+
+#[test]
+fn whatever_a_silent_worker_sends_shows_that_it_lives() {
+    type Act = fn(&mut Rig, crate::ids::ConnId);
+    let acts: [Act; 6] = [
+        |rig, w| rig.send(w, &["HEARTBEAT", "h", "1.0"]),
+        // None of these is taken.
+        |rig, w| rig.send(w, &["INFORM", "i", "not json", "worker", ""]),
+        |rig, w| rig.send(w, &["REQUEST", "m", "default", "", "{}"]),
+        |rig, w| rig.send(w, &["WHAT", "m"]),
+        |rig, w| {
+            let head = OwnedMessage::from_frames(["", "eMQP/1.0", "REPLY", "x"]);
+            rig.broker
+                .handle_too_large(w, &head.view(), rig.now, &mut rig.out);
+        },
+        |rig, w| rig.broker.handle_activity(w, rig.now, &mut rig.out),
+    ];
+    for (number, act) in acts.into_iter().enumerate() {
+        let mut rig = Rig::new();
+        let w = rig.worker("w", DEFAULT, 1);
+        let c = rig.client("c");
+        rig.sleep(5_100);
+        rig.request(c, "m", "default");
+        assert_eq!(rig.slots("w").unwrap().2, "silent");
+        act(&mut rig, w);
+        assert_eq!(rig.slots("w").unwrap().2, "live", "{number}");
+        assert_eq!(rig.jobs(w).len(), 1, "{number}");
+    }
 }

@@ -211,3 +211,58 @@ fn who_speaks_the_extensions_is_told_when_a_scheduler_gets_it() {
     rig.sleep_alive(1_100, &[s2]);
     assert_eq!(rig.got(c), ["REPLY * 4"]);
 }
+
+#[test]
+fn what_a_lost_connection_gives_back_goes_to_who_is_live() {
+    // The same scheduler on a newer connection, or another one when it has left.
+    for takes_over in [true, false] {
+        let mut rig = Rig::new();
+        let c = rig.client("c");
+        let other = rig.scheduler("other");
+        let old = rig.scheduler("s");
+        schedule(&mut rig, c, "SCHEDULE", "1");
+        let live = if takes_over {
+            rig.client("s")
+        } else {
+            rig.send(old, &["KBYE", "k"]);
+            other
+        };
+        rig.lose(old, 1);
+        assert_eq!(ids(&rig.got(live)), ["1"]);
+        schedule(&mut rig, c, "SCHEDULE", "2");
+        assert_eq!(ids(&rig.got(live)), ["2"]);
+    }
+}
+
+#[test]
+fn what_comes_back_and_nobody_takes_is_counted() {
+    let leave: [fn(&mut Rig, crate::ids::ConnId); 2] =
+        [|rig, s| rig.send(s, &["KBYE", "k"]), |_, _| {}];
+    for leave in leave {
+        let mut rig = Rig::new();
+        let (c, s) = (rig.client("c"), rig.scheduler("s"));
+        schedule(&mut rig, c, "SCHEDULE", "1");
+        schedule(&mut rig, c, "UNSCHEDULE", "2");
+        leave(&mut rig, s);
+        rig.lose(s, 2);
+        rig.sleep(1_100);
+        assert_eq!(rig.count(Counter::SchedulesDropped), 2);
+    }
+}
+
+#[test]
+fn a_scheduler_may_be_the_client_of_what_is_held_for_it() {
+    for grace_ms in [0, 1_000] {
+        for command in ["SCHEDULE", "UNSCHEDULE"] {
+            let mut rig = Rig::with(|config| config.reconnect_grace_ms = grace_ms);
+            let s = rig.scheduler("s");
+            rig.out.pending.insert(s, usize::MAX);
+            schedule(&mut rig, s, command, "1");
+            assert!(rig.got(s).is_empty());
+            rig.lose(s, 0);
+            rig.sleep(1_100);
+            assert!(rig.broker.schedulers(rig.now).schedulers.is_empty());
+            assert_eq!(rig.count(Counter::RejectedNoScheduler), 1);
+        }
+    }
+}

@@ -2,18 +2,26 @@
 //!
 //! It predicts every hand-out in order, every result, and each worker's slots.
 
+mod clients;
+mod drain;
+mod memory;
+mod rules;
+mod schedulers;
+mod ticks;
+
+pub(crate) use clients::{Request, Shown};
+pub(crate) use drain::Phase;
+pub(crate) use memory::Memory;
+pub(crate) use rules::Rules;
+pub(crate) use schedulers::Schedulers;
+
+use eventmq::metrics::Counter;
 use std::collections::{BTreeMap, BTreeSet};
 
 pub(crate) const DEFAULT: &str = "default";
 pub(crate) const MS: u64 = 1_000_000;
-pub(crate) const SILENCE_MS: u64 = 5_000;
-pub(crate) const GRACE_MS: u64 = 1_000;
-pub(crate) const QUEUE_GRACE_MS: u64 = 10_000;
-pub(crate) const KILL_GRACE_MS: u64 = 3_000;
 pub(crate) const SETTLE_MS: u64 = 30_000;
 pub(crate) const IDLE_MS: u64 = 2_000;
-pub(crate) const SLOTS_MAX: u64 = 6;
-pub(crate) const HWM: usize = 8;
 
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum State {
@@ -32,6 +40,11 @@ pub(crate) struct Job {
     pub(crate) open: bool,
     pub(crate) client: Option<String>,
     pub(crate) replies: bool,
+    /// From its header; 0 = the default.
+    pub(crate) timeout_secs: u64,
+    pub(crate) handed: u64,
+    /// The queue it counts for while in flight.
+    pub(crate) counted: String,
     pub(crate) state: State,
     pub(crate) epoch: u64,
     /// Length of its message's body: tells jobs with the same msgid apart.
@@ -61,7 +74,7 @@ pub(crate) struct Worker {
     pub(crate) grace_until: Option<u64>,
     pub(crate) hold: bool,
     pub(crate) slow: bool,
-    pub(crate) leaving_since: Option<u64>,
+    pub(crate) leave_until: Option<u64>,
     pub(crate) registered: u64,
     pub(crate) informed_epoch: u64,
     pub(crate) idle_since: Option<u64>,
@@ -76,7 +89,7 @@ impl Worker {
             || self.hold
             || self.slow
             || self.grace_until.is_some()
-            || self.leaving_since.is_some();
+            || self.leave_until.is_some();
         !blocked && self.free > 0
     }
 }
@@ -94,6 +107,18 @@ pub(crate) struct Inform {
 #[derive(Debug, Default)]
 pub(crate) struct Model {
     pub(crate) now: u64,
+    pub(crate) rules: Rules,
+    pub(crate) phase: Phase,
+    drain_until: u64,
+    accept_until: u64,
+    /// Peers that must have got a KBYE.
+    pub(crate) farewells: Vec<String>,
+    pub(crate) memory: Memory,
+    pub(crate) schedulers: Schedulers,
+    /// What the broker must have counted.
+    pub(crate) counts: BTreeMap<Counter, u64>,
+    /// Queues that have ever been made.
+    queues_made: BTreeSet<String>,
     pub(crate) jobs: Vec<Job>,
     pub(crate) workers: BTreeMap<String, Worker>,
     served_until: BTreeMap<String, u64>,
@@ -106,8 +131,13 @@ pub(crate) struct Model {
     late: BTreeSet<(String, String)>,
     /// Workers whose output does not drain.
     pub(crate) slow_readers: BTreeSet<String>,
-    /// Clients with a connection.
+    /// Peers of the frontend with a connection, and those of them that speak the extensions.
     pub(crate) clients: BTreeSet<String>,
+    pub(crate) speaks: BTreeSet<String>,
+    /// Acceptances and REJECTs that must come: (client, text).
+    pub(crate) answers: Vec<(String, String)>,
+    /// Workers told to register again.
+    pub(crate) disconnects: Vec<String>,
     /// What must have been put out: (worker, job), in order.
     pub(crate) hand_outs: Vec<(String, usize)>,
     /// (client, text), in any order.
@@ -115,6 +145,14 @@ pub(crate) struct Model {
 }
 
 impl Model {
+    pub(crate) fn new(now: u64, rules: Rules) -> Model {
+        Model {
+            now,
+            rules,
+            ..Model::default()
+        }
+    }
+
     fn waiting_in(&self, queue: &str) -> usize {
         self.jobs
             .iter()
@@ -145,6 +183,9 @@ impl Model {
     }
 
     fn choose(&self, queue: &str) -> Option<String> {
+        if !self.hands_out() {
+            return None;
+        }
         let candidates = self.workers.iter().filter(|(_, worker)| worker.available());
         let of_queue = candidates.filter_map(|(id, worker)| {
             let (weight, _, stamp) = worker.queues.iter().find(|q| q.1 == queue)?;
@@ -162,20 +203,30 @@ impl Model {
         worker.jobs.push(job);
         worker.queues.iter_mut().find(|q| q.1 == queue).unwrap().2 = self.stamp;
         self.jobs[job].state = State::InFlight(id.to_owned());
+        self.jobs[job].handed = self.now;
+        self.jobs[job].counted = queue.to_owned();
         self.jobs[job].epoch = epoch;
         self.jobs[job].kept = self.workers[id].completions;
         if self.slow_readers.contains(id) {
             self.workers.get_mut(id).unwrap().slow = true;
         }
         self.hand_outs.push((id.to_owned(), job));
+        self.count(Counter::JobsHandedOut);
     }
 
     fn feed_one(&mut self, id: &str) -> bool {
+        if !self.hands_out() {
+            return false;
+        }
         let queues = self.workers[id].queues.iter();
-        let heads = queues.filter_map(|(weight, name, _)| Some((-weight, self.head(name)?, name)));
-        let Some((_, job, queue)) = heads.min().map(|(w, job, name)| (w, job, name.clone())) else {
+        // One job may be the oldest of two of them: then the one that the worker named first.
+        let heads = queues.enumerate().filter_map(|(place, (weight, name, _))| {
+            Some((-weight, self.head(name)?, place, name))
+        });
+        let Some((_, job, _, queue)) = heads.min() else {
             return false;
         };
+        let queue = queue.clone();
         self.give(id, &queue, job);
         true
     }
@@ -199,51 +250,6 @@ impl Model {
         }
     }
 
-    /// A REQUEST. The reason if it is refused.
-    pub(crate) fn request(
-        &mut self,
-        client: &str,
-        msgid: &str,
-        queue: &str,
-        owes: bool,
-        body: usize,
-    ) -> Option<&'static str> {
-        let queue = if queue.is_empty() { DEFAULT } else { queue };
-        let served = self.served(queue);
-        let target = if served { queue } else { DEFAULT };
-        let chosen = match self.head(target) {
-            None => self.choose(target),
-            Some(_) => None,
-        };
-        let full = served && queue != DEFAULT && self.waiting_in(queue) >= HWM;
-        if chosen.is_none() && full {
-            return Some("queue-full");
-        }
-        self.jobs.push(Job {
-            msgid: msgid.to_owned(),
-            queue: queue.to_owned(),
-            open: !served,
-            client: owes.then(|| client.to_owned()),
-            replies: owes,
-            state: State::Waiting,
-            epoch: 0,
-            body,
-            kept: false,
-        });
-        if let Some(id) = chosen {
-            self.give(&id, target, self.jobs.len() - 1);
-        }
-        None
-    }
-
-    fn result(&mut self, job: usize, text: &str) {
-        if let Some(client) = self.jobs[job].client.clone()
-            && self.clients.contains(&client)
-        {
-            self.results.push((client, text.to_owned()));
-        }
-    }
-
     fn end(&mut self, id: &str, job: usize) {
         self.jobs[job].state = State::Ended;
         self.workers
@@ -253,13 +259,19 @@ impl Model {
             .retain(|other| *other != job);
     }
 
-    /// The job is lost with its worker (`told`), or its end is unknown.
-    fn lose(&mut self, id: &str, job: usize, told: bool) {
+    /// The job ends with its worker, for a reason that is counted as `why`.
+    fn lose(&mut self, id: &str, job: usize, why: Counter) {
         if matches!(self.jobs[job].state, State::InFlight(_)) {
             self.late
                 .insert((self.jobs[job].msgid.clone(), id.to_owned()));
-            if told {
-                let text = format!("lost {}", self.jobs[job].msgid);
+            self.count(why);
+            let word = match why {
+                Counter::JobsLost => Some("lost"),
+                Counter::JobsAbandoned => Some("stopped"),
+                _ => None,
+            };
+            if let Some(word) = word.filter(|_| self.jobs[job].client.is_some()) {
+                let text = format!("{word} {}", self.jobs[job].msgid);
                 self.result(job, &text);
             }
         }
@@ -271,15 +283,15 @@ impl Model {
         for (_, queue, _) in queues {
             if !self.has_worker(&queue) {
                 self.served_until
-                    .insert(queue, self.now + QUEUE_GRACE_MS * MS);
+                    .insert(queue, self.now + self.rules.queue_grace_ms * MS);
             }
         }
     }
 
-    pub(crate) fn remove(&mut self, id: &str, told: bool) {
+    pub(crate) fn remove(&mut self, id: &str, why: Counter) {
         self.leave_queues(id);
         for job in self.workers[id].jobs.clone() {
-            self.lose(id, job, told);
+            self.lose(id, job, why);
         }
         self.workers.remove(id);
     }
@@ -291,6 +303,15 @@ impl Model {
         {
             worker.silent = false;
             worker.hold &= !newest_conn;
+        }
+    }
+
+    /// Bytes came that make no message.
+    pub(crate) fn alive(&mut self, id: &str) {
+        if let Some(worker) = self.workers.get_mut(id)
+            && std::mem::take(&mut worker.silent)
+        {
+            self.feed(id);
         }
     }
 
@@ -320,7 +341,7 @@ impl Model {
             running: inform.running.clone(),
         };
         let mut worker = Worker {
-            limit: inform.slots.map_or(SLOTS_MAX, |slots| slots.min(SLOTS_MAX)),
+            limit: inform.slots.unwrap_or(u64::MAX).min(self.rules.slots_max),
             completions: inform.completions,
             instance: inform.instance.clone(),
             slow: old.slow,
@@ -334,6 +355,7 @@ impl Model {
         for (weight, queue) in &inform.queues {
             self.stamp += 1;
             worker.queues.push((*weight, queue.clone(), self.stamp));
+            self.queues_made.insert(queue.clone());
         }
         self.workers.insert(id.to_owned(), worker);
         self.judge(id);
@@ -353,7 +375,7 @@ impl Model {
                 .as_ref()
                 .is_none_or(|r| r.contains(&entry.msgid));
             if entry.epoch < judgement.epoch && !(judgement.same && named) {
-                self.lose(id, job, true);
+                self.lose(id, job, Counter::JobsLost);
             }
         }
     }
@@ -373,6 +395,7 @@ impl Model {
         } else {
             let jobs = worker.jobs.clone();
             if let Some(job) = jobs.into_iter().find(|job| !self.jobs[*job].replies) {
+                self.count(Counter::JobsDone);
                 self.end(id, job);
             } else {
                 let in_flight = worker.jobs.len() as u64;
@@ -382,7 +405,7 @@ impl Model {
             }
         }
         let worker = self.workers.get_mut(id).unwrap();
-        if worker.leaving_since.is_some() {
+        if worker.leave_until.is_some() {
             return self.left(id);
         }
         if worker.free + (worker.jobs.len() as u64) < worker.limit {
@@ -390,6 +413,8 @@ impl Model {
             if worker.available() {
                 self.feed_one(id);
             }
+        } else {
+            self.count(Counter::SlotsOverLimit);
         }
         let worker = self.workers.get_mut(id).unwrap();
         if worker.completions || worker.jobs.is_empty() || worker.free < worker.seen {
@@ -409,18 +434,22 @@ impl Model {
         }
         if status == "refused" {
             if !self.jobs[job].kept {
-                return self.lose(id, job, true);
+                return self.lose(id, job, Counter::JobsLost);
             }
             self.take_back(id, job);
             // Handed out behind this message's own hand-outs.
             return;
         }
-        let text = format!("made {status} {msgid}");
-        self.result(job, &text);
+        if self.jobs[job].client.is_some() {
+            let text = format!("made {status} {msgid}");
+            self.result(job, &text);
+        }
+        self.count_end(status);
         self.end(id, job);
     }
 
     fn take_back(&mut self, id: &str, job: usize) {
+        self.count(Counter::JobsReturned);
         self.workers
             .get_mut(id)
             .unwrap()
@@ -428,13 +457,14 @@ impl Model {
             .retain(|other| *other != job);
         self.jobs[job].state = State::Waiting;
         let queue = self.jobs[job].queue.clone();
+        self.queues_made.insert(queue.clone());
         if !self.returned_to.contains(&queue) {
             self.returned_to.push(queue);
         }
     }
 
-    /// True if it matched.
-    pub(crate) fn reply(&mut self, id: &str, msgid: &str) {
+    /// A REPLY of a registered worker.
+    pub(crate) fn reply(&mut self, id: &str, msgid: &str, status: &str) {
         let at = |job: &&usize| {
             let job = &self.jobs[**job];
             job.msgid == msgid && matches!(job.state, State::InFlight(_))
@@ -443,6 +473,7 @@ impl Model {
             Some(job) => {
                 let text = format!("result {msgid}");
                 self.result(job, &text);
+                self.count_end(status);
                 if self.workers[id].completions {
                     self.jobs[job].state = State::Replied(id.to_owned());
                 } else {
@@ -452,6 +483,7 @@ impl Model {
                 self.left(id);
             }
             None => {
+                self.count_unmatched(msgid);
                 let own = self.late.contains(&(msgid.to_owned(), id.to_owned()));
                 let worker = self.workers.get_mut(id).unwrap();
                 if !worker.completions && !own {
@@ -461,20 +493,30 @@ impl Model {
         }
     }
 
+    /// A REPLY for a job that is not in flight where it came from.
+    pub(crate) fn count_unmatched(&mut self, msgid: &str) {
+        let late = self.late.iter().any(|(late, _)| late == msgid);
+        self.count(if late {
+            Counter::RepliesLate
+        } else {
+            Counter::RepliesUnknown
+        });
+    }
+
     fn left(&mut self, id: &str) {
         let worker = &self.workers[id];
-        if worker.leaving_since.is_some() && worker.jobs.is_empty() {
-            self.remove(id, false);
+        if worker.leave_until.is_some() && worker.jobs.is_empty() {
+            self.remove(id, Counter::JobsUnknown);
         }
     }
 
     pub(crate) fn kbye(&mut self, id: &str) {
-        if self.workers[id].leaving_since.is_some() {
+        if self.workers[id].leave_until.is_some() {
             return;
         }
         self.leave_queues(id);
         let worker = self.workers.get_mut(id).unwrap();
-        worker.leaving_since = Some(self.now);
+        worker.leave_until = Some(self.now + self.rules.kill_grace_ms * MS);
         worker.idle_since = None;
         worker.free = 0;
         self.left(id);
@@ -494,7 +536,7 @@ impl Model {
 
     pub(crate) fn lost(&mut self, id: &str, newest: bool) {
         if let Some(worker) = self.workers.get_mut(id).filter(|_| newest) {
-            worker.grace_until = Some(self.now + GRACE_MS * MS);
+            worker.grace_until = Some(self.now + self.rules.grace_ms * MS);
             worker.slow = false;
             worker.hold = false;
         }
@@ -515,7 +557,7 @@ impl Model {
         };
         self.take_back(id, job);
         let worker = self.workers.get_mut(id).unwrap();
-        if worker.leaving_since.is_none() && epoch >= informed_epoch {
+        if worker.leave_until.is_none() && epoch >= informed_epoch {
             worker.free += 1;
         }
     }
@@ -527,10 +569,10 @@ impl Model {
             if self.workers[id].grace_until.is_none() {
                 self.judge(id);
             } else if self.conns[id] == 0 {
-                if self.workers[id].leaving_since.is_some() {
-                    self.remove(id, false);
+                if self.workers[id].leave_until.is_some() {
+                    self.remove(id, Counter::JobsUnknown);
                 } else if self.workers[id].grace_until <= Some(self.now) {
-                    self.remove(id, true);
+                    self.remove(id, Counter::JobsLost);
                 }
             }
             self.feed(id);
@@ -554,29 +596,5 @@ impl Model {
             .iter()
             .filter(|job| job.state == State::Waiting)
             .count()
-    }
-
-    /// Deadlines other than silence.
-    pub(crate) fn tick(&mut self) {
-        for id in self.workers.keys().cloned().collect::<Vec<_>>() {
-            let worker = &self.workers[&id];
-            let grace_over = worker.grace_until.is_some_and(|until| until <= self.now);
-            if worker
-                .leaving_since
-                .is_some_and(|at| at + KILL_GRACE_MS * MS <= self.now)
-            {
-                self.remove(&id, false);
-            } else if grace_over && self.conns[&id] == 0 {
-                self.remove(&id, true);
-            } else if worker
-                .idle_since
-                .is_some_and(|at| at + IDLE_MS * MS <= self.now)
-            {
-                for job in self.workers[&id].jobs.clone() {
-                    self.lose(&id, job, true);
-                }
-                self.workers.get_mut(&id).unwrap().idle_since = None;
-            }
-        }
     }
 }
