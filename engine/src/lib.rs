@@ -41,6 +41,9 @@ pub mod server;
 #[cfg(feature = "pubsub")]
 pub mod pubsub;
 
+#[cfg(feature = "client")]
+pub mod client;
+
 #[cfg(feature = "cli")]
 pub mod cli;
 

@@ -59,7 +59,7 @@ const NEVER: &[(&str, &str)] = &[
 const PURE_LAYER_MAX: u32 = 30;
 
 /// State machines of components: the same holds for them, and they know nothing of the shell.
-const PURE: &[&str] = &["pubsub::state"];
+const PURE: &[&str] = &["client::core", "pubsub::state"];
 
 /// What touches the world. An entry forbids the path and everything below it.
 const WORLD: &[&str] = &[

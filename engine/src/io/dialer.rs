@@ -18,7 +18,7 @@ use crate::ring::Wake;
 use crate::zmtp::{Limits, PeerConfig, Role};
 use crossbeam::channel::{Receiver, Sender, unbounded};
 use socket2::{SockRef, TcpKeepalive};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasher, RandomState};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::os::unix::net::UnixStream;
@@ -49,8 +49,6 @@ enum State {
         conn: ConnId,
         since_ns: u64,
     },
-    /// Hung up, nothing of it is left.
-    Gone,
 }
 
 #[derive(Debug)]
@@ -75,7 +73,9 @@ struct Attempt {
 /// Targets, and how far the connection to each is. The agent that owns the connections is given to
 /// every call.
 pub struct Dialer {
-    dials: Vec<Dial>,
+    /// Those that are kept connected, or whose last connection is not over yet.
+    dials: BTreeMap<DialId, Dial>,
+    dialled: u32,
     by_conn: HashMap<ConnId, DialId>,
     aborts: Vec<ConnId>,
     attempts: u64,
@@ -98,7 +98,8 @@ impl Default for Dialer {
         // One result per target at most: `Connecting` is left only by its result.
         let (sender, results) = unbounded();
         Dialer {
-            dials: Vec::new(),
+            dials: BTreeMap::new(),
+            dialled: 0,
             by_conn: HashMap::new(),
             aborts: Vec::new(),
             attempts: 0,
@@ -129,16 +130,14 @@ impl Dialer {
     }
 
     fn begin_due(&mut self, agent: &IoAgent, now: Now) -> usize {
-        let mut work = 0;
-        for at in 0..self.dials.len() {
-            if let State::Waiting { at_ns } = self.dials[at].state
-                && at_ns <= now.mono_ns
-            {
-                work += 1;
-                self.begin(DialId(at as u32), agent);
-            }
+        let due = self.dials.iter().filter(
+            |(_, dial)| matches!(dial.state, State::Waiting { at_ns } if at_ns <= now.mono_ns),
+        );
+        let due: Vec<DialId> = due.map(|(id, _)| *id).collect();
+        for id in &due {
+            self.begin(*id, agent);
         }
-        work
+        due.len()
     }
 
     /// What the node is told with: also for calls outside of [`Dialer::turn`].
@@ -157,7 +156,7 @@ impl Dialer {
 
     /// Monotonic time of the next attempt, in nanoseconds.
     pub fn next_deadline_ns(&self) -> Option<u64> {
-        let waiting = self.dials.iter().filter_map(|dial| match dial.state {
+        let waiting = self.dials.values().filter_map(|dial| match dial.state {
             State::Waiting { at_ns } => Some(at_ns),
             _ => None,
         });
@@ -181,7 +180,9 @@ impl Dialer {
     fn begin(&mut self, id: DialId, agent: &IoAgent) {
         self.attempts += 1;
         let attempt = self.attempts;
-        let dial = &mut self.dials[id.0 as usize];
+        let Some(dial) = self.dials.get_mut(&id) else {
+            return;
+        };
         dial.state = State::Connecting;
         dial.attempt = attempt;
         let (addr, timeout_ms) = (dial.target.addr.clone(), dial.target.timeout_ms);
@@ -216,12 +217,16 @@ impl Dialer {
         now: Now,
     ) {
         let id = attempt.dial;
-        let dial = &self.dials[id.0 as usize];
+        let Some(dial) = self.dials.get(&id) else {
+            // Hung up meanwhile.
+            return;
+        };
         if dial.attempt != attempt.attempt || !matches!(dial.state, State::Connecting) {
             return;
         }
+        let target = dial.target.clone();
         let adopted = attempt.result.and_then(|(stream, remote)| {
-            let routing_id = match &self.dials[id.0 as usize].target.routing_id {
+            let routing_id = match &target.routing_id {
                 RoutingId::Anonymous => Vec::new(),
                 RoutingId::Fixed(bytes) => bytes.clone(),
                 RoutingId::Fresh => {
@@ -231,7 +236,7 @@ impl Dialer {
             };
             let peer = Arc::new(PeerConfig::new(
                 Role::Client,
-                self.dials[id.0 as usize].target.socket_type,
+                target.socket_type,
                 &routing_id,
                 &[("X-EventMQ", b"1")],
                 Limits::default(),
@@ -243,7 +248,9 @@ impl Dialer {
         match adopted {
             Ok(conn) => {
                 self.by_conn.insert(conn, id);
-                self.dials[id.0 as usize].state = State::Handshake(conn);
+                if let Some(dial) = self.dials.get_mut(&id) {
+                    dial.state = State::Handshake(conn);
+                }
             }
             Err(why) => self.failed(agent, id, &why, node, now),
         }
@@ -256,7 +263,10 @@ impl Dialer {
         let mut at = 0;
         while let Some((conn, reason)) = agent.table.outs.ends.get(at).copied() {
             let id = self.by_conn.get(&conn).copied();
-            let in_handshake = |id: &DialId| matches!(self.dials[id.0 as usize].state, State::Handshake(current) if current == conn);
+            let in_handshake = |id: &DialId| {
+                let state = self.dials.get(id).map(|dial| &dial.state);
+                matches!(state, Some(State::Handshake(current)) if *current == conn)
+            };
             if let Some(id) = id.filter(in_handshake) {
                 work += 1;
                 agent.table.outs.ends.swap_remove(at);
@@ -277,20 +287,20 @@ impl Dialer {
         node: &mut N,
         now: Now,
     ) {
-        let retry_in_ms = self.pause(id, now);
-        if self.dials[id.0 as usize].wanted {
+        if let Some(retry_in_ms) = self.pause(id, now) {
             let mut net = self.net(&mut agent.table.outs, now);
             node.dial_failed(id, why, retry_in_ms, now, &mut net);
         }
     }
 
-    /// Sets the time of the next attempt; returns the pause until then.
-    fn pause(&mut self, id: DialId, now: Now) -> u64 {
+    /// Sets the time of the next attempt; returns the pause until then. Forgets a target that is
+    /// not wanted any more: `None`.
+    fn pause(&mut self, id: DialId, now: Now) -> Option<u64> {
         let random = self.random();
-        let dial = &mut self.dials[id.0 as usize];
+        let dial = self.dials.get_mut(&id)?;
         if !dial.wanted {
-            dial.state = State::Gone;
-            return 0;
+            self.dials.remove(&id);
+            return None;
         }
         let whole_ms = dial.pause_ms.max(1);
         dial.pause_ms = whole_ms
@@ -303,7 +313,7 @@ impl Dialer {
         dial.state = State::Waiting {
             at_ns: now.mono_ns + pause_ms * NS_PER_MS,
         };
-        pause_ms
+        Some(pause_ms)
     }
 }
 
@@ -387,9 +397,10 @@ struct DialedNet<'a> {
 
 impl Net for DialedNet<'_> {
     fn dial(&mut self, target: Target) -> DialId {
-        let id = DialId(u32::try_from(self.dialer.dials.len()).expect("fewer than 2^32 targets"));
+        let id = DialId(self.dialer.dialled);
+        self.dialer.dialled += 1;
         let pause_ms = target.pause_min_ms;
-        self.dialer.dials.push(Dial {
+        let dial = Dial {
             target,
             state: State::Waiting {
                 at_ns: self.now.mono_ns,
@@ -398,24 +409,28 @@ impl Net for DialedNet<'_> {
             pause_ms,
             at_once: false,
             attempt: 0,
-        });
+        };
+        self.dialer.dials.insert(id, dial);
         id
     }
 
     fn hang_up(&mut self, dial: DialId) {
-        let Some(dial) = self.dialer.dials.get_mut(dial.0 as usize) else {
+        let id = dial;
+        let Some(dial) = self.dialer.dials.get_mut(&id) else {
             return;
         };
         dial.wanted = false;
         match dial.state {
             State::Open { conn, .. } => self.outs.close(conn, CloseReason::Shutdown),
             State::Handshake(conn) => self.dialer.aborts.push(conn),
-            State::Waiting { .. } | State::Connecting | State::Gone => dial.state = State::Gone,
+            State::Waiting { .. } | State::Connecting => {
+                self.dialer.dials.remove(&id);
+            }
         }
     }
 
     fn redial(&mut self, dial: DialId) {
-        let Some(dial) = self.dialer.dials.get_mut(dial.0 as usize) else {
+        let Some(dial) = self.dialer.dials.get_mut(&dial) else {
             return;
         };
         if !dial.wanted {
@@ -427,7 +442,7 @@ impl Net for DialedNet<'_> {
                 self.dialer.aborts.push(*conn);
             }
             State::Waiting { at_ns } => *at_ns = self.now.mono_ns,
-            State::Connecting | State::Gone => {}
+            State::Connecting => {}
         }
     }
 
@@ -464,13 +479,14 @@ impl<N: Node> InputSink for DialedTurn<'_, N> {
     fn opened(&mut self, conn: ConnId, info: PeerInfo, outs: &mut OutputTable) {
         let origin = match self.dialer.by_conn.get(&conn) {
             Some(id) => {
-                let dial = &mut self.dialer.dials[id.0 as usize];
-                dial.state = State::Open {
-                    conn,
-                    since_ns: self.now.mono_ns,
-                };
-                if !dial.wanted {
-                    outs.close(conn, CloseReason::Shutdown);
+                if let Some(dial) = self.dialer.dials.get_mut(id) {
+                    dial.state = State::Open {
+                        conn,
+                        since_ns: self.now.mono_ns,
+                    };
+                    if !dial.wanted {
+                        outs.close(conn, CloseReason::Shutdown);
+                    }
                 }
                 Origin::Dialled(*id)
             }
@@ -514,8 +530,8 @@ impl<N: Node> InputSink for DialedTurn<'_, N> {
         self.node.closed(conn, self.now, &mut net);
         drop(net);
         if let Some(id) = self.dialer.by_conn.remove(&conn) {
-            let dial = &mut self.dialer.dials[id.0 as usize];
-            if let State::Open { since_ns, .. } = dial.state
+            if let Some(dial) = self.dialer.dials.get_mut(&id)
+                && let State::Open { since_ns, .. } = dial.state
                 && self.now.mono_ns.saturating_sub(since_ns) >= STEADY_NS
             {
                 dial.pause_ms = dial.target.pause_min_ms;

@@ -269,11 +269,6 @@ impl<R> Request<R> {
         self.options.resend
     }
 
-    /// True if the result was asked for.
-    pub fn wants_reply(&self) -> bool {
-        self.options.reply_requested
-    }
-
     /// The queue frame.
     pub fn queue_name(&self) -> &str {
         &self.queue
