@@ -8,6 +8,7 @@ use super::jobs::NewJob;
 use super::latency::Part;
 use super::queues::{DEFAULT_QUEUE, Queues};
 use super::slab::NONE;
+use super::steps::step;
 use super::store::{JobMeta, NO_HEAD, flags};
 use super::tasks::Task;
 use super::workers::blocked;
@@ -34,7 +35,8 @@ impl Broker {
                 let profile = &mut self.profiles.slab[worker.profile];
                 if profile.parks {
                     profile.set_available(worker.seat, false);
-                    queue.park(worker.profile, worker.seat, slot);
+                    let group = profile.groups[member.index as usize];
+                    queue.park(group, worker.seat, slot);
                 } else {
                     worker.missing.push(member.index);
                 }
@@ -82,6 +84,7 @@ impl Broker {
     fn head_lowered(&mut self, queue: u32, head: u64) {
         let profiles = &mut self.profiles.slab;
         for group in &self.queues.slab[queue].groups {
+            step();
             let (profile, place) = (&mut profiles[group.profile], group.place);
             let key = (profile.key[place as usize].0, head);
             if profile.waiting.key(place).is_none_or(|known| known > key) {

@@ -17,6 +17,7 @@ impl Broker {
     pub fn check_invariants(&self) {
         self.peers.check();
         self.queues.check();
+        self.profiles.check(&self.queues);
         self.jobs.check();
         self.check_connections();
         self.check_references();
@@ -115,7 +116,7 @@ impl Broker {
     fn check_workers(&self) {
         let mut records = 0;
         for (ix, worker) in self.workers.slab.iter() {
-            let jobs = self.jobs.check_list(worker.jobs, false);
+            let jobs = self.jobs.check_worker_jobs(&worker.jobs);
             records += jobs.len();
             assert_eq!(jobs.len(), worker.in_flight as usize, "jobs of a worker");
             assert!(jobs.iter().all(|job| self.jobs.job(*job).worker == ix));
@@ -154,8 +155,9 @@ impl Broker {
                 let member = entry.members[*slot as usize];
                 assert_eq!((member.worker, member.index), (ix, place as u32));
                 assert_eq!((member.rank, *queue), key[place], "member and profile");
-                let parks = self.profiles.slab[worker.profile].parks;
-                let parked = entry.is_parked(worker.profile, worker.seat);
+                let profile = &self.profiles.slab[worker.profile];
+                let parks = profile.parks;
+                let parked = entry.is_parked(profile.groups[place], worker.seat);
                 let absent = if parks {
                     parked
                 } else {

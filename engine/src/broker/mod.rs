@@ -51,6 +51,7 @@ mod results;
 mod schedulers;
 mod slab;
 mod status;
+mod steps;
 mod store;
 mod tasks;
 mod timeouts;

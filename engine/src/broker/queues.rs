@@ -3,6 +3,7 @@
 use super::heap::IndexedHeap;
 use super::jobs::JobList;
 use super::slab::{NONE, Slab};
+use super::steps::step;
 use super::store::{JobStore, NO_HEAD};
 use super::turns::Turns;
 use ahash::RandomState;
@@ -174,17 +175,9 @@ impl Queue {
 }
 
 impl Queue {
-    fn group_mut(&mut self, profile: u32) -> &mut Group {
-        let group = self
-            .groups
-            .iter_mut()
-            .find(|group| group.profile == profile);
-        group.expect("a queue knows the profiles of its members")
-    }
-
-    /// Notes that the worker on this seat of a profile is no candidate.
-    pub(super) fn park(&mut self, profile: u32, seat: u32, slot: u32) {
-        let group = self.group_mut(profile);
+    /// Notes that the worker on this seat of the profile of `group` is no candidate.
+    pub(super) fn park(&mut self, group: u32, seat: u32, slot: u32) {
+        let group = &mut self.groups[group as usize];
         let (word, seat) = (seat as usize / 64, seat as usize);
         if group.slots.len() <= seat {
             group.slots.resize(seat + 1, NONE);
@@ -199,8 +192,8 @@ impl Queue {
     }
 
     /// Forgets a parked worker. False if it is not parked.
-    pub(super) fn unpark(&mut self, profile: u32, seat: u32) -> bool {
-        let group = self.group_mut(profile);
+    pub(super) fn unpark(&mut self, group: u32, seat: u32) -> bool {
+        let group = &mut self.groups[group as usize];
         let (word, bit) = (seat as usize / 64, 1 << (seat % 64));
         let found = group
             .parked
@@ -219,6 +212,7 @@ impl Queue {
     /// Makes the parked workers candidates that have become available.
     pub(super) fn unpark_available(&mut self, profiles: &Slab<Profile>) {
         for group in &mut self.groups {
+            step();
             let profile = &profiles[group.profile];
             if profile.available_seats == 0 {
                 continue;
@@ -259,9 +253,9 @@ impl Queue {
         words.map(|word| word.count_ones()).sum()
     }
 
-    pub(super) fn is_parked(&self, profile: u32, seat: u32) -> bool {
-        let group = self.groups.iter().find(|group| group.profile == profile);
-        let word = group.and_then(|group| group.parked.get(seat as usize / 64));
+    pub(super) fn is_parked(&self, group: u32, seat: u32) -> bool {
+        let group = &self.groups[group as usize];
+        let word = group.parked.get(seat as usize / 64);
         word.is_some_and(|word| word >> (seat % 64) & 1 == 1)
     }
 }
@@ -337,6 +331,8 @@ impl Queues {
 pub(super) struct Profile {
     /// (rank, queue) in the order of the INFORM.
     pub(super) key: Box<[(u64, u32)]>,
+    /// By place in the list: which of the queue's groups is this profile's.
+    pub(super) groups: Vec<u32>,
     refs: u32,
     /// Places of queues that may have waiting jobs, by (rank, oldest job). A key may be too
     /// small and a queue may be empty: both are put right when met at the top.
@@ -421,8 +417,13 @@ impl Profiles {
                 waiting.set(place as u32, (*rank, head));
             }
         }
+        let groups = key
+            .iter()
+            .map(|(_, queue)| queues.slab[*queue].groups.len() as u32)
+            .collect();
         let profile = Profile {
             key: key.clone(),
+            groups,
             refs: 1,
             waiting,
             parks: key.len() >= PARK_QUEUES_MIN,
@@ -445,6 +446,24 @@ impl Profiles {
         ix
     }
 
+    pub(super) fn check(&self, queues: &Queues) {
+        let mut groups = 0;
+        for (ix, profile) in self.slab.iter() {
+            assert_eq!(profile.groups.len(), profile.key.len());
+            for (place, ((_, queue), at)) in profile.key.iter().zip(&profile.groups).enumerate() {
+                let group = &queues.slab[*queue].groups[*at as usize];
+                assert_eq!((group.profile, group.place), (ix, place as u32), "group");
+            }
+            groups += profile.groups.len();
+        }
+        let known = queues.slab.iter().map(|(_, queue)| queue.groups.len());
+        assert_eq!(
+            known.sum::<usize>(),
+            groups,
+            "groups of queues and profiles"
+        );
+    }
+
     /// One worker less has this list.
     pub(super) fn release(&mut self, ix: u32, queues: &mut Queues) {
         let profile = &mut self.slab[ix];
@@ -454,10 +473,12 @@ impl Profiles {
         }
         let profile = self.slab.remove(ix).expect("a profile in use");
         self.by_key.remove(&profile.key);
-        for (_, queue) in &profile.key {
-            queues.slab[*queue]
-                .groups
-                .retain(|group| group.profile != ix);
+        for ((_, queue), at) in profile.key.iter().zip(profile.groups) {
+            let groups = &mut queues.slab[*queue].groups;
+            groups.swap_remove(at as usize);
+            if let Some(moved) = groups.get(at as usize) {
+                self.slab[moved.profile].groups[moved.place as usize] = at;
+            }
         }
     }
 }

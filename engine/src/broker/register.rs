@@ -2,7 +2,7 @@
 
 use super::Broker;
 use super::choose::head_at_registration;
-use super::jobs::JobList;
+use super::jobs::WorkerJobs;
 use super::log::LogKind;
 use super::peers::Role;
 use super::queues::{Member, weight_rank};
@@ -35,10 +35,20 @@ pub(super) struct Judgement {
 }
 
 impl Judgement {
-    fn is_lost(&self, epoch: u32, msgid: &[u8]) -> bool {
+    /// A job handed out on this connection is judged.
+    fn concerns(&self, epoch: u32) -> bool {
         // Numbers of connections may wrap.
         (epoch.wrapping_sub(self.epoch) as i32) < 0
-            && (!self.same_process || self.running.as_ref().is_some_and(|r| !r.contains(msgid)))
+    }
+
+    /// No job is lost.
+    fn keeps_all(&self) -> bool {
+        self.same_process && self.running.is_none()
+    }
+
+    /// A job that is judged is lost.
+    fn is_lost(&self, msgid: &[u8]) -> bool {
+        !self.same_process || self.running.as_ref().is_some_and(|r| !r.contains(msgid))
     }
 }
 
@@ -164,7 +174,8 @@ impl Broker {
             let entry = &mut self.workers.slab[worker];
             entry.members.push((queue, slot));
             if self.profiles.slab[profile].parks {
-                self.queues.slab[queue].park(profile, seat, slot);
+                let group = self.profiles.slab[profile].groups[place as usize];
+                self.queues.slab[queue].park(group, seat, slot);
             } else {
                 entry.missing.push(place);
             }
@@ -194,7 +205,7 @@ impl Broker {
             cancels: 0,
             epoch: self.peers.slab[peer].epoch,
             informed_epoch: 0,
-            jobs: JobList::EMPTY,
+            jobs: WorkerJobs::EMPTY,
             members: Vec::new(),
             missing: Vec::new(),
             out_bytes: 0,
@@ -311,14 +322,32 @@ impl Broker {
         let Some(judgement) = self.workers.slab[worker].judgement.take() else {
             return;
         };
+        if judgement.keeps_all() {
+            return;
+        }
         let mut lost = Vec::new();
-        let mut ix = self.workers.slab[worker].jobs.first;
-        while ix != NONE {
-            let job = self.jobs.job(ix);
-            if judgement.is_lost(job.epoch, job.msgid()) {
-                lost.push((ix, job.meta.seq));
+        for mut ix in self.workers.slab[worker].jobs.firsts_open() {
+            while ix != NONE {
+                let job = self.jobs.job(ix);
+                if !judgement.concerns(job.epoch) {
+                    // Those behind it were handed out later.
+                    break;
+                }
+                if judgement.is_lost(job.msgid()) {
+                    lost.push((ix, job.meta.seq));
+                }
+                ix = job.next_of_worker();
             }
-            ix = job.next_of_worker();
+        }
+        // Those replied to since its INFORM, while an older connection was still read.
+        for mut ix in self.workers.slab[worker].jobs.firsts_replied() {
+            while ix != NONE {
+                let job = self.jobs.job(ix);
+                if judgement.concerns(job.epoch) && judgement.is_lost(job.msgid()) {
+                    lost.push((ix, job.meta.seq));
+                }
+                ix = job.next_of_worker();
+            }
         }
         if !lost.is_empty() {
             lost.reverse();

@@ -246,21 +246,21 @@ impl Broker {
     fn end_but_keep_record(&mut self, job: u32, now: Now) {
         let record = self.jobs.job(job);
         let (meta, handed_ns, queue) = (record.meta, record.handed_ns, record.queue);
-        self.jobs
-            .mark_replied(job, &mut self.queues.slab[queue].flight);
+        let of_worker = &mut self.workers.slab[record.worker].jobs;
+        let of_queue = &mut self.queues.slab[queue].flight;
+        self.jobs.mark_replied(job, of_worker, of_queue);
         self.account_end(queue, meta.accepted_ns, handed_ns, meta.client, now);
     }
 
     /// Forgets the records that only wait for a READY: since its INFORM the worker counts its
     /// slots anew.
     pub(super) fn drop_replied(&mut self, worker: u32, now: Now) {
-        let mut job = self.workers.slab[worker].jobs.first;
-        while job != NONE {
-            let next = self.jobs.job(job).next_of_worker();
-            if self.jobs.job(job).has(flags::REPLIED) {
-                self.end_job(job, now);
-            }
-            job = next;
+        loop {
+            let firsts = self.workers.slab[worker].jobs.firsts_replied();
+            let Some(job) = firsts.into_iter().find(|job| *job != NONE) else {
+                return;
+            };
+            self.end_job(job, now);
         }
     }
 
@@ -303,10 +303,7 @@ impl Broker {
     /// A READY of a worker without `completions` that owes none: the end of its oldest job that
     /// owes no REPLY, or a new slot.
     fn end_estimated(&mut self, worker: u32, now: Now) {
-        let mut job = self.workers.slab[worker].jobs.first;
-        while job != NONE && self.jobs.job(job).has(flags::REPLIES) {
-            job = self.jobs.job(job).next_of_worker();
-        }
+        let job = self.workers.slab[worker].jobs.first_plain();
         if job != NONE {
             self.counters.inc(Counter::JobsDone);
             return self.end_job(job, now);

@@ -1,5 +1,6 @@
 //! A table with stable `u32` indices whose places are used again.
 
+use super::steps::step;
 use std::ops::{Index, IndexMut};
 
 /// "No entry", for fields that hold an index.
@@ -43,6 +44,7 @@ impl<T> Slab<T> {
 
     #[inline]
     pub(super) fn get(&self, ix: u32) -> Option<&T> {
+        step();
         self.items.get(ix as usize)?.as_ref()
     }
 
@@ -73,6 +75,7 @@ impl<T> Index<u32> for Slab<T> {
 
     #[inline]
     fn index(&self, ix: u32) -> &T {
+        step();
         self.items[ix as usize].as_ref().expect("slab index in use")
     }
 }
@@ -80,6 +83,51 @@ impl<T> Index<u32> for Slab<T> {
 impl<T> IndexMut<u32> for Slab<T> {
     #[inline]
     fn index_mut(&mut self, ix: u32) -> &mut T {
+        step();
         self.items[ix as usize].as_mut().expect("slab index in use")
+    }
+}
+
+/// Entries by place, without free ones.
+#[derive(Debug)]
+pub(super) struct Dense<T>(Vec<T>);
+
+impl<T> Dense<T> {
+    pub(super) fn new() -> Self {
+        Dense(Vec::new())
+    }
+
+    pub(super) fn push(&mut self, item: T) -> u32 {
+        let ix = self.0.len() as u32;
+        assert!(ix != NONE, "table is full");
+        self.0.push(item);
+        ix
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    pub(super) fn get(&self, ix: u32) -> Option<&T> {
+        step();
+        self.0.get(ix as usize)
+    }
+}
+
+impl<T> Index<u32> for Dense<T> {
+    type Output = T;
+
+    #[inline]
+    fn index(&self, ix: u32) -> &T {
+        step();
+        &self.0[ix as usize]
+    }
+}
+
+impl<T> IndexMut<u32> for Dense<T> {
+    #[inline]
+    fn index_mut(&mut self, ix: u32) -> &mut T {
+        step();
+        &mut self.0[ix as usize]
     }
 }

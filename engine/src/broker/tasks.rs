@@ -116,7 +116,7 @@ impl Broker {
         out: &mut O,
     ) -> bool {
         loop {
-            let job = self.workers.slab[worker].jobs.first;
+            let job = self.workers.slab[worker].jobs.any();
             if job == NONE {
                 self.workers.slab.remove(worker);
                 return true;

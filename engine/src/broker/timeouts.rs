@@ -245,10 +245,11 @@ impl Broker {
         }
         entry.idle_since_ns = None;
         let mut jobs = Vec::new();
-        let mut job = entry.jobs.first;
-        while job != NONE {
-            jobs.push((job, self.jobs.job(job).meta.seq));
-            job = self.jobs.job(job).next_of_worker();
+        for mut job in entry.jobs.firsts_open() {
+            while job != NONE {
+                jobs.push((job, self.jobs.job(job).meta.seq));
+                job = self.jobs.job(job).next_of_worker();
+            }
         }
         jobs.reverse();
         self.tasks.push_back(Task::Lose { jobs });

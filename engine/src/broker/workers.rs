@@ -1,7 +1,7 @@
 //! Workers: registration, slots, silence, leaving, loss.
 
 use super::Broker;
-use super::jobs::JobList;
+use super::jobs::WorkerJobs;
 use super::log::LogKind;
 use super::peers::Role;
 use super::register::Judgement;
@@ -59,7 +59,7 @@ pub(super) struct Worker {
     pub(super) epoch: u32,
     /// Number of the connection it was on at its last INFORM.
     pub(super) informed_epoch: u32,
-    pub(super) jobs: JobList,
+    pub(super) jobs: WorkerJobs,
     /// Queue and place in it, in profile order. Empty while it is in no queue.
     pub(super) members: Vec<(u32, u32)>,
     /// Places in `members` where it is no candidate although it is a member.
@@ -198,8 +198,11 @@ impl Broker {
         let members = std::mem::take(&mut entry.members);
         entry.missing.clear();
         let seat = entry.seat;
-        for (queue, slot) in members {
-            self.queues.slab[queue].unpark(profile, seat);
+        for (place, (queue, slot)) in members.into_iter().enumerate() {
+            if self.profiles.slab[profile].parks {
+                let group = self.profiles.slab[profile].groups[place];
+                self.queues.slab[queue].unpark(group, seat);
+            }
             self.queues.slab[queue].leave(slot);
             self.queue_left(queue, now);
         }

@@ -24,10 +24,10 @@ pub trait Steps {
     /// Accepts nothing more for `socket`.
     fn stop_listening(&mut self, socket: Socket);
 
-    /// Writes fresh output and looks at deadlines.
-    fn flush(&mut self, now_ns: u64) {
+    /// Writes fresh output and looks at deadlines. True if one had come.
+    fn flush(&mut self, now_ns: u64) -> bool {
         self.table().flush();
-        self.table().housekeeping(now_ns);
+        self.table().housekeeping(now_ns) > 0
     }
 }
 

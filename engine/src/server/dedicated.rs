@@ -38,14 +38,16 @@ impl IoRunner {
             self.io.poll(timeout)?;
             self.bell.awake();
             let now = self.clock.now();
+            let mut ordered = false;
             while let Some(order) = self.orders.take() {
+                ordered = true;
                 match order {
                     IoOrder::Finish => finishing = true,
                     other => obey(&mut self.io, other, now),
                 }
             }
             let blocked_before = self.ends.sink.blocked;
-            let work = self.ends.turn(&mut self.io, now);
+            let work = self.ends.turn(&mut self.io, now) || ordered;
             let blocked = self.ends.sink.blocked > blocked_before;
             self.report.count_turn(work, blocked, now.mono_ns);
             self.published

@@ -101,10 +101,12 @@ impl InlineRunner {
             self.io.poll(timeout)?;
             self.bell.awake();
             let now = self.clock.now();
+            let mut ordered = false;
             while let Some(order) = self.io_orders.take() {
+                ordered = true;
                 obey(&mut self.io, order, now);
             }
-            let work = turn(&mut self.io, &mut self.dispatch, &self.orders, now);
+            let work = turn(&mut self.io, &mut self.dispatch, &self.orders, now) || ordered;
             self.report.count_turn(work, false, now.mono_ns);
             let more = has_work(&mut self.io, &mut self.dispatch, &self.orders, now);
             timeout = Some(Duration::ZERO);
@@ -156,8 +158,8 @@ pub(super) fn turn<A: Steps, D: Decide>(
     }
     dispatch.after_input(now, &mut io.table().outs);
     let dirty = io.table().outs.has_dirty();
-    io.flush(now.mono_ns);
-    work > 0 || dirty
+    let deadlines = io.flush(now.mono_ns);
+    work > 0 || dirty || deadlines
 }
 
 /// True if a turn would have something to do without a further event: no sleep then.

@@ -4,6 +4,7 @@ use super::{Server, ServerConfig};
 use crate::addr::Addr;
 use crate::frames::{FrameSpan, Message, OwnedMessage};
 use crate::ids::Socket;
+use crate::metrics::Counter;
 use crate::settings::Threading;
 use crate::zmtp;
 use std::io::{ErrorKind, Read, Write};
@@ -313,6 +314,46 @@ fn a_peer_that_ends_right_behind_its_last_message_is_let_go() {
             peer.send(&[b"HEARTBEAT", b"h", b"1.0"]);
             peer.stream.shutdown(std::net::Shutdown::Write).unwrap();
             peer.expect_close();
+        }
+    });
+}
+
+/// What an agent does by the clock is published like what its peers make it do: `server.agents`
+/// is what COUNTERS shows, and asks nothing of the agent.
+#[test]
+fn connections_closed_by_time_are_shown_without_further_events() {
+    both(|config| {
+        let server = Server::start(ServerConfig {
+            handshake_timeout_ms: 200,
+            ..config
+        })
+        .unwrap();
+        let Addr::Tcp { host, port } = server.addr(Socket::Frontend) else {
+            panic!("tests bind TCP")
+        };
+        let mut silent: Vec<_> = (0..10)
+            .map(|_| TcpStream::connect((host.as_str(), port)).unwrap())
+            .collect();
+        for stream in &mut silent {
+            stream.set_read_timeout(Some(DEADLINE)).unwrap();
+            stream.read_to_end(&mut Vec::new()).expect("it is closed");
+        }
+        let deadline = Instant::now() + DEADLINE;
+        loop {
+            let agents = server.agents();
+            let open: usize = agents.iter().map(|agent| agent.connections[0]).sum();
+            let timed_out: u64 = agents
+                .iter()
+                .map(|agent| {
+                    let reason = Counter::ConnectionsClosedHandshakeTimeout;
+                    agent.counters.get(reason)
+                })
+                .sum();
+            if (open, timed_out) == (0, 10) {
+                break;
+            }
+            assert!(Instant::now() < deadline, "{open} open, {timed_out} closed");
+            std::thread::yield_now();
         }
     });
 }

@@ -36,7 +36,7 @@ impl IoEnds {
         work |= io.turn(now.mono_ns, &mut self.sink) > 0;
         // Writing is work, too: that it failed is found out by the next turn's reading.
         work |= io.table().outs.has_dirty();
-        io.flush(now.mono_ns);
+        work |= io.flush(now.mono_ns);
         self.sink.flush();
         work
     }

@@ -3,6 +3,7 @@
 mod rig;
 
 mod choosing;
+mod costs;
 mod drain;
 mod jobs;
 mod limits;

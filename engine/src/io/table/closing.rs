@@ -34,8 +34,10 @@ impl<S: Stream> ConnTable<S> {
         }
     }
 
-    /// Deadlines and upkeep.
-    pub fn housekeeping(&mut self, now_ns: u64) {
+    /// Deadlines and upkeep. Returns how many deadlines had come: work, since what it changes is
+    /// to be published.
+    pub fn housekeeping(&mut self, now_ns: u64) -> usize {
+        let mut work = 0;
         while let Some((at, id)) = self.handshakes.front().copied() {
             let pending = matches!(self.phase(id), Some(Phase::Handshake { .. }));
             if pending && at > now_ns {
@@ -43,6 +45,7 @@ impl<S: Stream> ConnTable<S> {
             }
             self.handshakes.pop_front();
             if pending {
+                work += 1;
                 self.end(id.slot(), Counter::ConnectionsClosedHandshakeTimeout);
             }
         }
@@ -51,6 +54,7 @@ impl<S: Stream> ConnTable<S> {
                 break;
             }
             self.closing.pop_front();
+            work += 1;
             match self.phase(id) {
                 Some(Phase::Replaced { .. }) => {
                     if let Some(Some(conn)) = self.conns.get_mut(id.slot())
@@ -69,15 +73,17 @@ impl<S: Stream> ConnTable<S> {
                 _ => {}
             }
         }
-        self.check_throttled(now_ns);
+        work += self.check_throttled(now_ns);
         if now_ns >= self.next_upkeep_ns {
             self.next_upkeep_ns = now_ns + NS_PER_SEC;
             self.outs.pool().trim();
             self.partials.trim();
             if self.outs.any_paused() {
                 self.ping_paused();
+                work += 1;
             }
         }
+        work
     }
 
     /// A connection is not read because its peer does not take what it asked for: from now on it
@@ -93,12 +99,14 @@ impl<S: Stream> ConnTable<S> {
         }
     }
 
-    fn check_throttled(&mut self, now_ns: u64) {
+    fn check_throttled(&mut self, now_ns: u64) -> usize {
+        let mut work = 0;
         while let Some((at, id)) = self.throttled.front().copied() {
             if at > now_ns {
                 break;
             }
             self.throttled.pop_front();
+            work += 1;
             let slot = id.slot();
             if self.phase(id) != Some(Phase::Open) {
                 continue;
@@ -114,6 +122,7 @@ impl<S: Stream> ConnTable<S> {
                 self.end(slot, Counter::ConnectionsClosedNotReading);
             }
         }
+        work
     }
 
     /// Whoever watches us with ZMTP heartbeats must not take a pause for death: its PINGs are not
