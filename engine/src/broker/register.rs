@@ -215,6 +215,7 @@ impl Broker {
             registered_ns: now.mono_ns,
             grace_until_ns: now.mono_ns,
             leave_until_ns: 0,
+            leave_armed: false,
             idle_since_ns: None,
             idle_armed: false,
             beat_armed: false,

@@ -218,10 +218,17 @@ impl Broker {
     /// A worker that said KBYE has had its time.
     fn worker_leave_over(&mut self, worker: u32, now: Now) {
         // It may have registered again, and said another KBYE, since this was armed.
-        let entry = &self.workers.slab[worker];
-        if entry.blocked & blocked::LEAVING != 0 && entry.leave_until_ns <= now.mono_ns {
-            self.unregister_worker(worker, EndReason::Unknown, now);
+        let entry = &mut self.workers.slab[worker];
+        entry.leave_armed = false;
+        if entry.blocked & blocked::LEAVING == 0 {
+            return;
         }
+        if entry.leave_until_ns <= now.mono_ns {
+            return self.unregister_worker(worker, EndReason::Unknown, now);
+        }
+        entry.leave_armed = true;
+        let (due_ns, tag) = (entry.leave_until_ns, entry.tag);
+        self.timers.arm(due_ns, TimerKind::WorkerLeave, worker, tag);
     }
 
     /// All slots of a worker have been free for a while: what it still owes was lost with the

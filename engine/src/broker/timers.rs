@@ -66,6 +66,12 @@ impl Timers {
         self.heap.peek().map(|timer| timer.0.due_ns)
     }
 
+    /// Timers that run.
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.heap.len()
+    }
+
     /// Takes the earliest timer if it is due.
     pub(super) fn pop_due(&mut self, now_ns: u64) -> Option<Timer> {
         if self.earliest_ns()? > now_ns {

@@ -75,6 +75,7 @@ pub(super) struct Worker {
     pub(super) grace_until_ns: u64,
     /// How long it may take to leave after its KBYE.
     pub(super) leave_until_ns: u64,
+    pub(super) leave_armed: bool,
     /// Since when all its slots have been free although jobs are in flight.
     pub(super) idle_since_ns: Option<u64>,
     pub(super) idle_armed: bool,
@@ -222,9 +223,13 @@ impl Broker {
         entry.leave_until_ns = due_ns;
         entry.idle_since_ns = None;
         entry.free = 0;
-        let tag = entry.tag;
+        // One that has nothing to finish leaves at once; there is one timer however often it says
+        // that it leaves.
+        if entry.in_flight > 0 && !std::mem::replace(&mut entry.leave_armed, true) {
+            let tag = entry.tag;
+            self.timers.arm(due_ns, TimerKind::WorkerLeave, worker, tag);
+        }
         self.leave_queues(worker, now);
-        self.timers.arm(due_ns, TimerKind::WorkerLeave, worker, tag);
         self.leave_if_done(worker, now);
     }
 

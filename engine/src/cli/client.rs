@@ -80,10 +80,7 @@ impl AdminClient {
     /// The same.
     pub fn json(&mut self, command: AdminCommand) -> Result<serde_json::Value, CliError> {
         let json = self.request(command)?.unwrap_or_default();
-        serde_json::from_str(&json).map_err(|error| CliError::Answer {
-            addr: self.addr().clone(),
-            what: format!("not JSON: {error}"),
-        })
+        read(self.addr(), &json)
     }
 
     /// The inner error is an answer that is not one to `command`.
@@ -107,6 +104,19 @@ impl AdminClient {
             }
         }
     }
+}
+
+/// The JSON of an answer, which is always an object.
+pub(super) fn read(addr: &Addr, json: &str) -> Result<serde_json::Value, CliError> {
+    let what = match serde_json::from_str(json) {
+        Ok(value @ serde_json::Value::Object(_)) => return Ok(value),
+        Ok(_) => "not that of a broker: no JSON object".to_owned(),
+        Err(error) => format!("not JSON: {error}"),
+    };
+    Err(CliError::Answer {
+        addr: addr.clone(),
+        what,
+    })
 }
 
 /// `None`: nothing to do with the request (a HEARTBEAT, say).

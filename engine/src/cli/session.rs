@@ -1,7 +1,7 @@
 //! One command after the other, on one connection as long as it lasts.
 
 use super::args::{ADMIN_ADDR, Command, INCOMING_ADDR, OUTGOING_ADDR, Options};
-use super::{AdminClient, CliError, messages, repeat, show, top};
+use super::{AdminClient, CliError, client, messages, repeat, show, top};
 use crate::addr::Addr;
 use crate::admin_api::AdminCommand;
 use std::io::{self, Write};
@@ -228,7 +228,9 @@ impl Session {
                 });
             }
             if json {
-                return Ok(client.request(asked)?.unwrap_or_default() + "\n");
+                let text = client.request(asked)?.unwrap_or_default();
+                client::read(client.addr(), &text)?;
+                return Ok(text + "\n");
             }
             let value = client.json(asked)?;
             Ok(match command {

@@ -441,3 +441,18 @@ fn completions_and_manual_pages_know_every_command() {
         assert!(page.exists(), "{}", page.display());
     }
 }
+
+/// Something answers like a broker, but not with what a broker answers.
+#[test]
+fn foreign_json_is_refused_in_one_line() {
+    let addr = Addr::Ipc("/run/foreign".into());
+    for json in ["[1,2]", "3", "null", "\"x\"", "", "{", "[{}]", "{} {}"] {
+        let error = client::read(&addr, json).unwrap_err().to_string();
+        assert!(
+            error.starts_with("ipc:///run/foreign: unexpected answer: "),
+            "{error}"
+        );
+        assert_eq!(error.lines().count(), 1, "{error}");
+    }
+    assert!(client::read(&addr, "{\"a\": 1}").is_ok());
+}

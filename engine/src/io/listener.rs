@@ -13,6 +13,10 @@ use thiserror::Error;
 /// Connections the kernel may hold that have not been accepted.
 const BACKLOG: i32 = 4_096;
 
+/// Longest path of a Unix-domain socket: what the system's address holds, without the zero behind
+/// it.
+const UNIX_PATH_BYTES_MAX: usize = 107;
+
 /// Why an address could not be bound.
 #[derive(Debug, Error)]
 #[error("cannot bind {name} address {addr}: {source}")]
@@ -154,6 +158,11 @@ fn bind_tcp(host: &str, port: u16) -> io::Result<(Inner, Addr)> {
 }
 
 fn bind_unix(path: &Path) -> io::Result<(Inner, Addr)> {
+    let bytes = path.as_os_str().len();
+    if bytes > UNIX_PATH_BYTES_MAX {
+        let fault = format!("the path is too long: {bytes} bytes of at most {UNIX_PATH_BYTES_MAX}");
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, fault));
+    }
     let addr = SockAddr::unix(path)?;
     let raw = RawSocket::new(Domain::UNIX, Type::STREAM, None)?;
     raw.set_nonblocking(true)?;

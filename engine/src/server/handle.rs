@@ -14,7 +14,7 @@ use crate::addr::Addr;
 use crate::broker::{Broker, Seeds};
 use crate::emqp::first_msgid;
 use crate::ids::Socket;
-use crate::io::{ConnTable, IoAgent, Listener, OutputTable, WrittenTable};
+use crate::io::{BindError, ConnTable, IoAgent, Listener, OutputTable, WrittenTable};
 use crate::ring::{Doorbell, Wake, ring};
 use crate::runtime::clock::Clock;
 use crate::runtime::idle::IdleStrategy;
@@ -208,8 +208,10 @@ impl Server {
         let mut current = self.config.lock().unwrap_or_else(PoisonError::into_inner);
         let mut fresh = Vec::new();
         for socket in Socket::ALL {
-            if new.addr(socket) != current.addr(socket) {
-                fresh.push(Listener::bind(socket, new.addr(socket))?);
+            let addr = new.addr(socket);
+            if addr != current.addr(socket) && *addr != self.addr(socket) {
+                self.refuse_own_address(socket, addr)?;
+                fresh.push(Listener::bind(socket, addr)?);
             }
         }
         for listener in fresh {
@@ -228,6 +230,24 @@ impl Server {
         self.order(DispatchOrder::Configure(Box::new(new.broker.clone())));
         *current = new;
         Ok(())
+    }
+
+    /// A new address is bound before the old one is given up, so one socket cannot take what
+    /// another still has.
+    fn refuse_own_address(&self, socket: Socket, addr: &Addr) -> Result<(), BindError> {
+        let has = |other: &Socket| *other != socket && self.addr(*other) == *addr;
+        let Some(other) = Socket::ALL.into_iter().find(has) else {
+            return Ok(());
+        };
+        let fault = format!(
+            "the {other} socket has it until a reload has moved that one: move them one after the \
+             other, or restart"
+        );
+        Err(BindError {
+            name: socket.name(),
+            addr: addr.clone(),
+            source: io::Error::new(io::ErrorKind::AddrInUse, fault),
+        })
     }
 
     fn tell_io(&self, socket: Socket, order: IoOrder) {

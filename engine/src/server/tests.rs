@@ -357,3 +357,32 @@ fn connections_closed_by_time_are_shown_without_further_events() {
         }
     });
 }
+
+#[test]
+fn sockets_that_swap_addresses_are_told_why_not() {
+    let server = Server::start(ServerConfig::default()).unwrap();
+    let mut config = ServerConfig::default();
+    for socket in Socket::ALL {
+        config.addrs[socket as usize] = server.addr(socket);
+    }
+    let own = config.clone();
+    server.reload(own.clone()).unwrap();
+    config.addrs.swap(0, 1);
+    let error = server.reload(config).unwrap_err().to_string();
+    assert!(
+        error.contains("frontend") && error.contains("the backend socket has it"),
+        "{error}"
+    );
+    assert_eq!(server.addr(Socket::Frontend), own.addrs[0]);
+}
+
+#[test]
+fn a_path_that_is_too_long_is_named_as_such() {
+    let mut config = ServerConfig::default();
+    config.addrs[0] = Addr::Ipc(format!("/tmp/{}", "x".repeat(103)).into());
+    let error = Server::start(config).unwrap_err().to_string();
+    assert!(
+        error.contains("the path is too long: 108 bytes of at most 107"),
+        "{error}"
+    );
+}

@@ -309,7 +309,7 @@ catalogue! {
     ConfigFile, "config_file", Kind::Text, "/etc/eventmq.conf", ALL, Restart,
         "the settings file; only from the environment (-C names it on the command line)";
     StateDir, "state_dir", Kind::Text, "", R | S, Restart,
-        "where state is kept; empty: $STATE_DIRECTORY, else $XDG_STATE_HOME/eventmq, else ~/.local/state/eventmq";
+        "where state is kept (the router of this version keeps none and does not use it); empty: $STATE_DIRECTORY, else $XDG_STATE_HOME/eventmq, else ~/.local/state/eventmq";
     Wal, "wal", Kind::Text, "/var/log/eventmq/wal.log", R, Never,
         "the message log of version 0.3.13, which this version does not write";
     WalEnabled, "wal_enabled", Kind::Bool, "false", R, Never,

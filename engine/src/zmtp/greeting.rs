@@ -38,7 +38,9 @@ pub(super) fn check(buf: &[u8], mechanism: Mechanism) -> Result<Option<u8>, Erro
     };
     if first != 0xff {
         // ZMTP 1 begins with a frame that holds the identity: length + 1, flags 0.
-        return Err(if first == 1 || (first != 0 && buf.get(1) == Some(&0)) {
+        let flags = buf.get(1);
+        let old = first != 0 && (flags == Some(&0) || (first == 1 && flags.is_none()));
+        return Err(if old {
             Error::OldZmtp(1)
         } else {
             not_zmtp(buf)
@@ -47,8 +49,15 @@ pub(super) fn check(buf: &[u8], mechanism: Mechanism) -> Result<Option<u8>, Erro
     match buf.get(SIGNATURE_END) {
         None => return Ok(None),
         Some(0x7f) => {}
-        // ZMTP 1 with an eight byte length: here are the flags, whose last bit is MORE.
-        Some(flags) if flags & 1 == 0 => return Err(Error::OldZmtp(1)),
+        // ZMTP 1 with an eight byte length, that of an identity and of the flags, which are here.
+        Some(0)
+            if matches!(
+                buf[1..SIGNATURE_END],
+                [0, 0, 0, 0, 0, 0, 0, 1..=255] | [0, 0, 0, 0, 0, 0, 1, 0]
+            ) =>
+        {
+            return Err(Error::OldZmtp(1));
+        }
         Some(_) => return Err(not_zmtp(buf)),
     }
     match buf.get(MAJOR) {

@@ -208,3 +208,28 @@ fn a_reply_nobody_waits_for_is_still_counted() {
     assert_eq!(rig.got(client).len(), 3, "each job is answered once");
     assert_eq!(rig.count(Counter::RepliesUnknown), 1);
 }
+
+#[test]
+fn a_worker_that_leaves_again_and_again_has_one_timer_for_it() {
+    let mut rig = Rig::with(|config| config.kill_grace_period_ms = 2_000);
+    let worker = rig.worker("w", DEFAULT, 1);
+    let client = rig.client("c");
+    rig.ask(client, "a", "default");
+    let leave = |rig: &mut Rig| {
+        rig.send(worker, &["KBYE", "k"]);
+        rig.inform(worker, DEFAULT, "");
+    };
+    leave(&mut rig);
+    let timers = rig.broker.timers.len();
+    for _ in 0..100 {
+        leave(&mut rig);
+    }
+    assert_eq!(rig.broker.timers.len(), timers);
+    // The time counts from the last KBYE.
+    rig.sleep(1_500);
+    rig.send(worker, &["KBYE", "k"]);
+    rig.sleep(1_900);
+    assert_eq!(rig.count(Counter::JobsUnknown), 0);
+    rig.sleep(200);
+    assert_eq!((rig.slots("w"), rig.count(Counter::JobsUnknown)), (None, 1));
+}

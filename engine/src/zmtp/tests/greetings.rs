@@ -75,10 +75,27 @@ fn other_protocols_are_refused_at_once() {
             "{bytes:?}"
         );
     }
-    assert_eq!(
-        refusal(b"\xff\0\0\0\0\0\0\0\x01\x7d"),
-        Some(Counter::ConnectionsClosedGreeting)
-    );
+}
+
+/// Whatever the signature has where ZMTP has `7f`, and whatever length it names.
+#[test]
+fn a_wrong_signature_is_another_protocol_unless_zmtp_1_could_send_it() {
+    for length in [0, 1, 2, 255, 256, 257, 65_536, u64::MAX] {
+        for flags in (0..=255_u8).filter(|flags| *flags != 0x7f) {
+            let bytes = [&b"\xff"[..], &length.to_be_bytes(), &[flags]].concat();
+            let old = flags == 0 && (1..=256).contains(&length);
+            let reason = if old {
+                Counter::ConnectionsClosedOldZmtp
+            } else {
+                Counter::ConnectionsClosedGreeting
+            };
+            assert_eq!(refusal(&bytes), Some(reason), "{bytes:02x?}");
+        }
+    }
+    for second in 1..=255 {
+        let reason = Some(Counter::ConnectionsClosedGreeting);
+        assert_eq!(refusal(&[1, second]), reason, "{second}");
+    }
 }
 
 #[test]
