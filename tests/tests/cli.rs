@@ -1,5 +1,6 @@
 //! `emq-cli` for scripts: what it prints, and how it ends, against brokers and others.
 
+use eventmq_tests::dealer::Dealer;
 use eventmq_tests::peers::our_binary;
 use eventmq_tests::process::Process;
 use eventmq_tests::publisher::Publisher;
@@ -134,6 +135,10 @@ fn dead_hanging_and_foreign_servers_are_exit_code_1() {
         &["ping", "--count", "1"],
         &["watch", "--count", "1", "status"],
         &["publish", "t", "m"],
+        &["send", "m.f"],
+        &["send", "m.f", "--wait=0.5"],
+        &["schedule", "m.f", "--every", "5"],
+        &["unschedule", "m.f"],
         &["subscribe", "--wait", "0.5"],
     ];
     for (addr, says) in [
@@ -145,12 +150,18 @@ fn dead_hanging_and_foreign_servers_are_exit_code_1() {
         for words in commands {
             let words = [&["--addr", addr, "--timeout", "0.5"], *words].concat();
             let (code, out, errors) = run(&mut cli(&words), "");
-            // ZMTP 3.0 has nothing to ask whether a message was read.
-            let sent = addr == &silent && words.contains(&"publish");
+            // ZMTP 3.0 has nothing to ask whether a message was read, and a broker without our
+            // extensions says nothing of a job; but it sends no results.
+            let jobs = ["send", "schedule", "unschedule"]
+                .iter()
+                .any(|w| words.contains(w));
+            let sent = addr == &silent
+                && (words.contains(&"publish") || (jobs && !words.contains(&"--wait=0.5")));
             assert_eq!(code, Some(i32::from(!sent)), "{words:?}: {errors}");
             assert_eq!(errors.lines().count(), usize::from(!sent), "{errors}");
             let all = out + &errors;
-            assert!(all.contains(says), "{words:?}: {all}");
+            // The client library has its own words, and goes on trying.
+            assert!(jobs || all.contains(says), "{words:?}: {all}");
         }
     }
     let (code, _, errors) = at(&dead, &["top"]);
@@ -263,4 +274,200 @@ fn the_originals_router_answers_too() {
     ] {
         assert!(out.contains(part), "{part}: {out}");
     }
+}
+
+/// Starts `emq-cli` and lets it run.
+fn start(addr: &str, words: &[&str]) -> std::process::Child {
+    let words = [&["--addr", addr, "--timeout", "20"], words].concat();
+    cli(&words)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("emq-cli starts")
+}
+
+fn end(child: std::process::Child) -> Ended {
+    let output = child.wait_with_output().expect("emq-cli ends");
+    let text = |bytes| String::from_utf8(bytes).expect("UTF-8");
+    (
+        output.status.code(),
+        text(output.stdout),
+        text(output.stderr),
+    )
+}
+
+#[test]
+fn jobs_are_sent_and_their_results_printed() {
+    let router = Router::ours(Target::Inline);
+    let frontend = router.addresses().frontend.clone();
+    let context = zmq::Context::new();
+    let worker = Dealer::connect(&context, &router.addresses().backend, Some(b"w1"));
+    worker.inform_worker(r#"[[10, "default"], [5, "email"]]"#);
+    worker.ready(4);
+    let (code, out, errors) = at(
+        &frontend,
+        &[
+            "send",
+            "jobs_x.add",
+            "1",
+            "two",
+            "-3",
+            "--kwarg",
+            "b=[4]",
+            "-q",
+            "email",
+            "--retry-count",
+            "2",
+            "--job-timeout",
+            "7",
+        ],
+    );
+    assert_eq!((code, errors.as_str()), (Some(0), ""));
+    assert_eq!(out, format!("{frontend}: accepted\n"));
+    let request = worker.expect("REQUEST");
+    let text = |frame: usize| String::from_utf8_lossy(&request[frame]).into_owned();
+    assert_eq!(text(4), "email");
+    assert!(text(5).contains("retry-count:2") && text(5).contains("timeout:7"));
+    assert_eq!(
+        text(6),
+        "[\"run\", {\"callable\": \"add\", \"path\": \"jobs_x\", \"args\": [1, \"two\", -3], \
+         \"kwargs\": {\"b\": [4]}, \"class_args\": [], \"class_kwargs\": {}}]"
+    );
+
+    for (result, status, code, shown) in [
+        (
+            "{\"value\": [3, \"\\u001b\"]}",
+            "ok",
+            0,
+            "[3,\"\\u001b\"]\n",
+        ),
+        (
+            "{\"value\": null, \"error\": {\"type\": \"ValueError\", \"message\": \"no\\u001b\"}}",
+            "error",
+            1,
+            "",
+        ),
+    ] {
+        let child = start(&frontend, &["send", "jobs_x.add", "--wait=20"]);
+        let request = worker.expect("REQUEST");
+        let reply: [&[u8]; 5] = [
+            b"REPLY",
+            b"r",
+            result.as_bytes(),
+            &request[3],
+            status.as_bytes(),
+        ];
+        worker.send(&reply);
+        let (ended, out, errors) = end(child);
+        assert_eq!((ended, out.as_str()), (Some(code), shown), "{errors}");
+        if code == 1 {
+            assert!(
+                errors.contains("ValueError") && !errors.contains('\u{1b}'),
+                "{errors}"
+            );
+        }
+    }
+    // A result that does not come, and a refusal.
+    let (code, _, errors) = at(&frontend, &["send", "m.f", "--wait=0.5", "--timeout", "1"]);
+    assert_eq!(code, Some(1), "{errors}");
+    assert_eq!(errors.lines().count(), 1, "{errors}");
+    let (code, _, errors) = at(&frontend, &["send", "m.f", "--header-that-is-none"]);
+    assert_eq!(code, Some(2), "{errors}");
+    let long = "q".repeat(256);
+    let (code, _, errors) = at(&frontend, &["send", "m.f", "--queue", &long]);
+    assert_eq!(code, Some(1), "{errors}");
+}
+
+#[test]
+fn schedules_go_to_the_scheduler() {
+    let router = Router::ours(Target::Inline);
+    let frontend = router.addresses().frontend.clone();
+    let (code, _, errors) = at(&frontend, &["schedule", "m.f", "--every", "10"]);
+    assert_eq!(code, Some(1));
+    assert!(errors.contains("no-scheduler"), "{errors}");
+    let context = zmq::Context::new();
+    let scheduler = Dealer::connect(&context, &frontend, Some(b"s1"));
+    scheduler.send(&["INFORM", "i", "", "scheduler"]);
+    scheduler.expect("ACK");
+    let message = "[\"run\", {\"callable\": \"f\", \"path\": \"m\", \"args\": [1], \
+                   \"kwargs\": {}, \"class_args\": [], \"class_kwargs\": {}}]";
+    for (words, command, expected) in [
+        (
+            &["schedule", "m.f", "1", "--every", "10"][..],
+            "SCHEDULE",
+            ["default", "guarantee", "10", message, ""],
+        ),
+        (
+            &[
+                "schedule",
+                "m.f",
+                "1",
+                "--cron",
+                "* * * * *",
+                "-q",
+                "q2",
+                "--nohaste",
+            ],
+            "SCHEDULE",
+            ["q2", "guarantee,nohaste", "-1", message, "* * * * *"],
+        ),
+        (
+            &["unschedule", "m.f", "1"],
+            "UNSCHEDULE",
+            ["default", "guarantee", "-1", message, ""],
+        ),
+    ] {
+        let (code, out, errors) = at(&frontend, words);
+        assert_eq!((code, errors.as_str()), (Some(0), ""), "{words:?}");
+        assert_eq!(out, format!("{frontend}: accepted\n"));
+        let got = scheduler.expect(command);
+        let got: Vec<_> = got[4..]
+            .iter()
+            .map(|f| String::from_utf8_lossy(f))
+            .collect();
+        let headers = |text: &str| {
+            let mut all: Vec<_> = text.split(',').map(str::to_owned).collect();
+            all.sort();
+            all
+        };
+        assert_eq!(headers(&got[1]), headers(expected[1]), "{words:?}");
+        assert_eq!(
+            (&got[0], &got[2..]),
+            (
+                &expected[0].into(),
+                &expected[2..]
+                    .iter()
+                    .map(|t| (*t).into())
+                    .collect::<Vec<_>>()[..]
+            )
+        );
+    }
+    for words in [
+        &["schedule", "m.f"][..],
+        &["schedule", "m.f", "--every", "0"],
+    ] {
+        let (code, ..) = at(&frontend, words);
+        assert_eq!(code, Some(2), "{words:?}");
+    }
+}
+
+#[test]
+fn jobs_for_the_originals_router_are_sent_unconfirmed() {
+    let Some(router) = Router::start(Target::Original) else {
+        return;
+    };
+    let frontend = router.addresses().frontend.clone();
+    let context = zmq::Context::new();
+    let worker = Dealer::connect(&context, &router.addresses().backend, Some(b"w1"));
+    worker.inform_worker(r#"[[10, "default"]]"#);
+    worker.ready(1);
+    let (code, out, errors) = at(&frontend, &["send", "m.f", "1"]);
+    assert_eq!((code, errors.as_str()), (Some(0), ""));
+    assert!(out.starts_with(&frontend), "{out}");
+    let request = worker.expect("REQUEST");
+    assert!(String::from_utf8_lossy(&request[6]).contains("\"args\": [1]"));
+    let (code, _, errors) = at(&frontend, &["send", "m.f", "--wait=1"]);
+    assert_eq!(code, Some(1));
+    assert!(errors.contains("sends no results"), "{errors}");
 }

@@ -34,7 +34,7 @@ const LAYERS: &[(&str, u32)] = &[
     ("settings", 50),
     ("daemon", 55),
     ("server", 60),
-    ("cli", 60),
+    ("cli", 61),
     ("client", 60),
     ("jobmanager", 60),
     ("pubsub", 60),

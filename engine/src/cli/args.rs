@@ -8,6 +8,8 @@ use std::time::Duration;
 
 /// Default of `--addr` for administrative commands.
 pub(super) const ADMIN_ADDR: &str = "tcp://127.0.0.1:47293";
+/// Default of `--addr` for jobs and schedules.
+pub(super) const FRONTEND_ADDR: &str = "tcp://127.0.0.1:47291";
 /// Default of `--addr` for publish.
 pub(super) const INCOMING_ADDR: &str = "tcp://127.0.0.1:47298";
 /// Default of `--addr` for subscribe.
@@ -34,7 +36,9 @@ pub struct Args {
 #[derive(Debug, Clone, ClapArgs)]
 pub(super) struct Options {
     /// Where to connect: the administrative address [default: $EVENTMQ_ADMINISTRATIVE_ADDR, else
-    /// tcp://127.0.0.1:47293]; for publish and subscribe the publisher's
+    /// tcp://127.0.0.1:47293]; for send, schedule and unschedule the broker's frontend
+    /// [default: $EMQ_BROKER_ADDR, $EVENTMQ_FRONTEND_ADDR, else tcp://127.0.0.1:47291]; for publish
+    /// and subscribe the publisher's
     /// [default: $EVENTMQ_PUBLISHER_INCOMING_ADDR, $EVENTMQ_PUBLISHER_OUTGOING_ADDR, else
     /// tcp://127.0.0.1:47298, 47299]
     #[arg(short, long, global = true, value_name = "ADDR")]
@@ -99,6 +103,56 @@ pub(super) enum Command {
         #[arg(short, long, default_value = "1", value_name = "S", value_parser = interval_from_text)]
         interval: Duration,
     },
+    /// Send a job, and wait for its result if asked
+    Send {
+        #[command(flatten)]
+        job: Job,
+        /// Further runs after a failure
+        #[arg(long, value_name = "N", default_value_t = 0)]
+        retry_count: u32,
+        /// Accepted only when durable, run at least once
+        #[arg(long)]
+        guarantee: bool,
+        /// Seconds until the job is killed [default: the job manager's]
+        #[arg(long, value_name = "S", default_value_t = 0)]
+        job_timeout: u32,
+        /// Seconds for which the broker holds the job first
+        #[arg(long, value_name = "S", default_value_t = 0)]
+        delay: u32,
+        /// While the same job waits or runs: one more run at most, so many seconds later
+        #[arg(long, value_name = "S", default_value_t = 0)]
+        debounce: u32,
+        /// Wait for the result, at most so many seconds
+        #[arg(short, long, value_name = "S", value_parser = timeout_from_text,
+              num_args = 0..=1, default_missing_value = "60", require_equals = true)]
+        wait: Option<Duration>,
+    },
+    /// Have a job run again and again
+    #[command(group(clap::ArgGroup::new("when").required(true).args(["every", "cron"])))]
+    Schedule {
+        #[command(flatten)]
+        job: Job,
+        /// Seconds between two runs
+        #[arg(long, value_name = "S", value_parser = clap::value_parser!(u32).range(1..))]
+        every: Option<u32>,
+        /// Cron expression of five or six fields
+        #[arg(long, value_name = "EXPRESSION")]
+        cron: Option<String>,
+        /// First run after one interval instead of at once
+        #[arg(long)]
+        nohaste: bool,
+        /// Runs in all [default: no end]
+        #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+        run_count: Option<u32>,
+        /// Time zone of the cron expression, as Europe/Berlin [default: the scheduler's]
+        #[arg(long, value_name = "ZONE")]
+        time_zone: Option<String>,
+    },
+    /// End a schedule: the same job, arguments and queue as given to schedule
+    Unschedule {
+        #[command(flatten)]
+        job: Job,
+    },
     /// Publish a message
     Publish {
         /// Topic; subscribers name a prefix of it
@@ -128,6 +182,28 @@ pub(super) enum Command {
         #[arg(long, value_name = "DIR")]
         dir: Option<PathBuf>,
     },
+}
+
+/// Which job, with which arguments.
+#[derive(Debug, Clone, ClapArgs)]
+pub(super) struct Job {
+    /// Whole name: module.function, or module:Class.method
+    pub(super) name: String,
+    /// Arguments: JSON, or text as it is
+    #[arg(allow_negative_numbers = true)]
+    pub(super) args: Vec<String>,
+    /// Keyword argument; the value is JSON, or text as it is
+    #[arg(short, long = "kwarg", value_name = "NAME=VALUE")]
+    pub(super) kwargs: Vec<String>,
+    /// Argument of the class of a method
+    #[arg(long = "class-arg", value_name = "VALUE")]
+    pub(super) class_args: Vec<String>,
+    /// Keyword argument of the class of a method
+    #[arg(long = "class-kwarg", value_name = "NAME=VALUE")]
+    pub(super) class_kwargs: Vec<String>,
+    /// Queue
+    #[arg(short, long, value_name = "NAME", default_value = "default")]
+    pub(super) queue: String,
 }
 
 /// What can be watched.

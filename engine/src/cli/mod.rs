@@ -1,13 +1,15 @@
 //! `emq-cli`: the administrative commands for people and scripts, a shell, and a live view.
 //!
 //! Owns: the command line, a small blocking client of the administrative socket
-//! ([`AdminClient`]), and what people read. May import layers 0-5, never `broker` or `server`.
+//! ([`AdminClient`]), and what people read. May import layers 0-5 and `client`, never `broker` or
+//! `server`.
 //! Invariants: nothing from a peer reaches a terminal unescaped; every wait has a deadline; an
 //! error is one line; the terminal is left as it was found.
 
 mod args;
 mod client;
 mod error;
+mod jobs;
 mod link;
 mod messages;
 mod repeat;

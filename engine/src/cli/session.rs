@@ -1,7 +1,7 @@
 //! One command after the other, on one connection as long as it lasts.
 
-use super::args::{ADMIN_ADDR, Command, INCOMING_ADDR, OUTGOING_ADDR, Options};
-use super::{AdminClient, CliError, client, messages, repeat, show, top};
+use super::args::{ADMIN_ADDR, Command, FRONTEND_ADDR, INCOMING_ADDR, OUTGOING_ADDR, Options};
+use super::{AdminClient, CliError, client, jobs, messages, repeat, show, top};
 use crate::addr::Addr;
 use crate::admin_api::AdminCommand;
 use std::io::{self, Write};
@@ -64,6 +64,14 @@ pub(super) fn default_addr(variable: &str, default: &str) -> Result<Addr, CliErr
     };
     text.parse()
         .map_err(|error| CliError::Missing(format!("environment: {variable}: {error}")))
+}
+
+/// Where jobs go: the variable of the client library comes first.
+fn broker_addr() -> Result<Addr, CliError> {
+    match std::env::var("EMQ_BROKER_ADDR") {
+        Ok(text) if !text.is_empty() => default_addr("EMQ_BROKER_ADDR", FRONTEND_ADDR),
+        _ => default_addr("EVENTMQ_FRONTEND_ADDR", FRONTEND_ADDR),
+    }
 }
 
 /// What commands share.
@@ -163,6 +171,10 @@ impl Session {
                     None => self.admin_addr()?,
                 };
                 top::run(&addr, self.timeout(options), *interval)
+            }
+            Command::Send { .. } | Command::Schedule { .. } | Command::Unschedule { .. } => {
+                let addr = options.addr.clone().map_or_else(broker_addr, Ok)?;
+                jobs::run(command, &addr, self.timeout(options), json, out)
             }
             Command::Publish { topic, message } => {
                 let addr = options.addr.clone().map_or_else(

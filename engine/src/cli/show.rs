@@ -6,15 +6,20 @@ use std::collections::BTreeSet;
 
 pub(super) const NONE: &str = "-";
 
-/// Figures of a publisher, then the subscribers that messages were dropped for.
-fn publisher(answer: &Value) -> String {
-    let mut figures = Table::new(&["PUBLISHER", "VALUE"]);
+/// Figures of a component that is no broker; of a publisher also the subscribers that messages were
+/// dropped for.
+fn component(answer: &Value) -> String {
+    let mut figures = Table::new(&["FIGURE", "VALUE"]);
     for (name, value) in entries(answer) {
         if !value.is_array() {
             figures.row(vec![name.clone(), text(value)]);
         }
     }
-    figures.print("") + "\n" + &slow_subscribers(answer)
+    let figures = figures.print("");
+    match answer["slow_subscribers"].is_array() {
+        true => figures + "\n" + &slow_subscribers(answer),
+        false => figures,
+    }
 }
 
 /// The subscribers that messages were dropped for.
@@ -46,7 +51,7 @@ pub(super) fn slow_subscribers(answer: &Value) -> String {
 /// Jobs by queue and by worker; of a publisher, what it has instead.
 pub(super) fn status(answer: &Value) -> String {
     if !answer["component"].is_null() {
-        return publisher(answer);
+        return component(answer);
     }
     const FIGURES: [&str; 5] = [
         "waiting_messages_by_queue",

@@ -27,10 +27,14 @@ pub(super) fn lines(addr: &str, model: &Model) -> Vec<String> {
     if let Some(error) = &model.error {
         lines.push(harmless(error));
     }
-    if last.status["component"].is_null() {
-        broker(model, &mut lines);
-    } else {
-        publisher(model, &mut lines);
+    match last.status["component"].as_str() {
+        None => broker(model, &mut lines),
+        Some("emq-pubsub") => publisher(model, &mut lines),
+        Some(_) => {
+            lines.push(String::new());
+            let status = crate::cli::show::status(&last.status);
+            lines.extend(status.lines().map(str::to_owned));
+        }
     }
     lines
 }
