@@ -58,12 +58,14 @@ mod timeouts;
 mod timers;
 mod turns;
 mod workers;
+mod workers_copy;
 
 #[cfg(test)]
 mod tests;
 
 pub use config::{BrokerConfig, Seeds};
 pub use latency::LatencySnapshot;
+pub use workers_copy::WorkersCopy;
 
 use crate::emqp::Envelope;
 use crate::frames::Message;

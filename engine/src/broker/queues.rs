@@ -9,6 +9,7 @@ use super::turns::Turns;
 use ahash::RandomState;
 use hashbrown::HashTable;
 use std::collections::HashMap;
+use std::sync::Arc;
 
 /// The default queue's index: it is made first and never forgotten.
 pub(super) const DEFAULT_QUEUE: u32 = 0;
@@ -330,7 +331,7 @@ impl Queues {
 #[derive(Debug)]
 pub(super) struct Profile {
     /// (rank, queue) in the order of the INFORM.
-    pub(super) key: Box<[(u64, u32)]>,
+    pub(super) key: Arc<[(u64, u32)]>,
     /// By place in the list: which of the queue's groups is this profile's.
     pub(super) groups: Vec<u32>,
     refs: u32,
@@ -387,7 +388,7 @@ impl Profile {
 #[derive(Debug)]
 pub(super) struct Profiles {
     pub(super) slab: Slab<Profile>,
-    by_key: HashMap<Box<[(u64, u32)]>, u32, RandomState>,
+    by_key: HashMap<Arc<[(u64, u32)]>, u32, RandomState>,
 }
 
 impl Profiles {
@@ -402,14 +403,15 @@ impl Profiles {
     /// counts for a worker of that queue.
     pub(super) fn intern(
         &mut self,
-        key: Box<[(u64, u32)]>,
+        key: Vec<(u64, u32)>,
         queues: &mut Queues,
         head_of: impl Fn(&Queues, u32) -> u64,
     ) -> u32 {
-        if let Some(ix) = self.by_key.get(&key) {
+        if let Some(ix) = self.by_key.get(key.as_slice()) {
             self.slab[*ix].refs += 1;
             return *ix;
         }
+        let key: Arc<[_]> = key.into();
         let mut waiting = IndexedHeap::new();
         for (place, (rank, queue)) in key.iter().enumerate() {
             let head = head_of(queues, *queue);
@@ -422,7 +424,7 @@ impl Profiles {
             .map(|(_, queue)| queues.slab[*queue].groups.len() as u32)
             .collect();
         let profile = Profile {
-            key: key.clone(),
+            key: Arc::clone(&key),
             groups,
             refs: 1,
             waiting,

@@ -140,9 +140,7 @@ impl Broker {
         }
         let open_head = self.open_jobs.peek().map_or(NO_HEAD, |top| top.0);
         let head = |queues: &_, queue| head_at_registration(queues, queue, open_head);
-        let profile = self
-            .profiles
-            .intern(key.into_boxed_slice(), &mut self.queues, head);
+        let profile = self.profiles.intern(key, &mut self.queues, head);
         let worker = match self.peers.slab[peer].role {
             Role::Worker(worker) => {
                 self.reset_worker(worker, profile, &capabilities, now);

@@ -3,11 +3,10 @@
 use super::Broker;
 use super::drain::Phase;
 use super::latency::LatencySnapshot;
-use super::queues::rank_weight;
 use super::workers::blocked;
 use crate::ids::{NS_PER_MS, NS_PER_SEC, Now};
 use crate::snapshot::{
-    BrokerFigures, QueueStatus, SchedulersSnapshot, StatusSnapshot, WorkerStatus, WorkersSnapshot,
+    BrokerFigures, QueueStatus, SchedulersSnapshot, StatusSnapshot, WorkersSnapshot,
 };
 
 impl Broker {
@@ -54,55 +53,9 @@ impl Broker {
         }
     }
 
-    /// What ROUTER_SHOW_WORKERS shows.
+    /// What ROUTER_SHOW_WORKERS shows, all at once.
     pub fn workers(&self, _now: Now) -> WorkersSnapshot {
-        let mut workers = Vec::new();
-        for (_, worker) in self.workers.slab.iter() {
-            if worker.blocked & blocked::ENDING != 0 {
-                continue;
-            }
-            let peer = &self.peers.slab[worker.peer];
-            let profile = self.profiles.slab.get(worker.profile);
-            let key = profile.map_or(&[][..], |profile| &profile.key);
-            workers.push(WorkerStatus {
-                id: peer.id.to_vec(),
-                queues: key
-                    .iter()
-                    .map(|(rank, queue)| {
-                        (rank_weight(*rank), self.queues.slab[*queue].name.to_vec())
-                    })
-                    .collect(),
-                last_seen_secs: self.seconds(peer.last_seen_ns),
-                free_slots: u64::from(worker.free),
-                in_flight: u64::from(worker.in_flight),
-                state: worker.state(),
-            });
-        }
-        workers.sort_unstable_by(|a, b| a.id.cmp(&b.id));
-        let mut queues = Vec::new();
-        for (_, queue) in self.queues.slab.iter() {
-            let mut members: Vec<_> = queue
-                .members
-                .iter()
-                .filter(|m| {
-                    self.workers
-                        .slab
-                        .get(m.worker)
-                        .is_some_and(|w| w.blocked == 0)
-                })
-                .collect();
-            if members.is_empty() {
-                continue;
-            }
-            members.sort_unstable_by_key(|member| (member.rank, member.stamp));
-            let order = members.into_iter().map(|member| {
-                let peer = self.workers.slab[member.worker].peer;
-                (rank_weight(member.rank), self.peers.slab[peer].id.to_vec())
-            });
-            queues.push((queue.name.to_vec(), order.collect::<Vec<_>>()));
-        }
-        queues.sort_unstable_by(|a, b| a.0.cmp(&b.0));
-        WorkersSnapshot { workers, queues }
+        self.workers_copy().resolve()
     }
 
     /// What ROUTER_SHOW_SCHEDULERS shows.
@@ -121,7 +74,7 @@ impl Broker {
     }
 
     /// Monotonic seconds of an effective time.
-    fn seconds(&self, effective_ns: u64) -> f64 {
+    pub(super) fn seconds(&self, effective_ns: u64) -> f64 {
         (effective_ns + self.stalled_ns) as f64 / NS_PER_SEC as f64
     }
 

@@ -2,7 +2,7 @@
 
 use super::control::{Bell, Published};
 use crate::admin_api::{AdminCommand, Answer, Rendering, parse_message, push_ack, push_reply};
-use crate::broker::{Broker, LatencySnapshot};
+use crate::broker::{Broker, LatencySnapshot, WorkersCopy};
 use crate::emqp::{MsgidText, advance_msgid};
 use crate::frames::Message;
 use crate::ids::{ConnId, Now};
@@ -26,6 +26,7 @@ const SLICE_BYTES: usize = 64 * 1024;
 /// What an answer is made from, taken on the dispatch thread.
 enum Source {
     Ready(Answer),
+    Workers(Arc<WorkersCopy>),
     Latency(LatencySnapshot),
     Counters(Box<BrokerFigures>),
 }
@@ -49,6 +50,8 @@ pub(super) struct AdminDesk {
     answers: Arc<ArrayQueue<(ConnId, Vec<u8>)>>,
     /// Connections of the requests under way, one entry each; at most [`RENDERING_MAX`].
     under_way: Vec<ConnId>,
+    /// Taken in this turn: whoever asks in the same turn shares it.
+    workers: Option<Arc<WorkersCopy>>,
     msgid: MsgidText,
     pub(super) counters: Counters,
 }
@@ -88,6 +91,7 @@ impl AdminDesk {
             jobs,
             answers: Arc::clone(&answers),
             under_way: Vec::with_capacity(RENDERING_MAX),
+            workers: None,
             msgid: first_msgid,
             counters: Counters::default(),
         };
@@ -130,7 +134,12 @@ impl AdminDesk {
                 return true;
             }
             AdminCommand::Status => Source::Ready(Answer::Status(broker.status(now))),
-            AdminCommand::ShowWorkers => Source::Ready(Answer::Workers(broker.workers(now))),
+            AdminCommand::ShowWorkers => {
+                let copy = self
+                    .workers
+                    .get_or_insert_with(|| Arc::new(broker.workers_copy()));
+                Source::Workers(Arc::clone(copy))
+            }
             AdminCommand::ShowSchedulers => {
                 Source::Ready(Answer::Schedulers(broker.schedulers(now)))
             }
@@ -169,8 +178,9 @@ impl AdminDesk {
         !self.answers.is_empty()
     }
 
-    /// Sends what has been made.
+    /// The end of a turn: sends what has been made.
     pub(super) fn send_answers<O: Outbox>(&mut self, out: &mut O) {
+        self.workers = None;
         while out.has_room() {
             let Some((conn, answer)) = self.answers.pop() else {
                 return;
@@ -219,6 +229,7 @@ impl Renderer {
     fn render(&self, job: Job) {
         let answer = match job.source {
             Source::Ready(answer) => answer,
+            Source::Workers(copy) => Answer::Workers(copy.resolve()),
             Source::Latency(latency) => Answer::Latency(latency.render()),
             Source::Counters(figures) => Answer::Counters(Box::new(report(*figures, &self.facts))),
         };

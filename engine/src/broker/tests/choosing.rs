@@ -195,3 +195,32 @@ fn workers_of_many_queues_find_the_right_one() {
         jobs.retain(|(other, _)| *other != at);
     }
 }
+
+#[test]
+fn a_copy_of_the_workers_shares_their_queue_lists_and_shows_one_moment() {
+    let mut rig = Rig::new();
+    let names: Vec<_> = (0..40).map(|n| format!("[10, \"q{n:02}\"]")).collect();
+    let all = format!("[{}]", names.join(", "));
+    for n in 0..30 {
+        rig.worker(&format!("w{n:02}"), &all, 2);
+    }
+    rig.worker("high", r#"[[20, "q07"]]"#, 1);
+    let c1 = rig.client("c1");
+    for n in 0..3 {
+        rig.request(c1, &format!("j{n}"), "q07");
+    }
+    let copy = rig.broker.workers_copy();
+    assert_eq!(copy.lists(), 2);
+    let shown = rig.broker.workers(rig.now);
+    let order: Vec<_> = shown.queues[7].1.iter().map(|(_, id)| id.clone()).collect();
+    assert_eq!(order[..2], [b"high".to_vec(), b"w02".to_vec()]);
+    assert_eq!(order[29..], [b"w00".to_vec(), b"w01".to_vec()]);
+    assert_eq!(shown.queues[8].1[0].1, b"w00");
+    assert_eq!((shown.workers.len(), shown.queues.len()), (31, 40));
+    assert_eq!(shown.workers[1].queues[39], (10.0, b"q39".to_vec()));
+    // What happens later does not show in a copy taken before.
+    let late = rig.worker("late", r#"[[30, "q07"]]"#, 0);
+    rig.request(c1, "j3", "q08");
+    rig.send(late, &["KBYE", "bye"]);
+    assert_eq!(format!("{:?}", copy.resolve()), format!("{shown:?}"));
+}
