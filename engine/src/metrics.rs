@@ -109,6 +109,28 @@ catalogue! {
     SchedulersRemoved, "schedulers_removed", "schedulers removed: silent, lost, or said KBYE";
     SchedulesForwarded, "schedules_forwarded", "SCHEDULEs and UNSCHEDULEs sent to schedulers";
     DisconnectsSent, "disconnects_sent", "DISCONNECTs sent to unregistered workers";
+    // Scheduler.
+    SchedulesTaken, "schedules_taken", "SCHEDULEs taken";
+    SchedulesRestored, "schedules_restored", "schedules read from the store";
+    SchedulesUnscheduled, "schedules_unscheduled", "schedules removed by an UNSCHEDULE";
+    SchedulesUnknown, "schedules_unknown", "UNSCHEDULEs for a schedule that is not known";
+    SchedulesEnded, "schedules_ended", "schedules that have used up their run_count";
+    SchedulesRefusedMalformed, "schedules_refused_malformed", "SCHEDULEs and UNSCHEDULEs refused: frames missing, too long, not UTF-8, or no call";
+    SchedulesRefusedInterval, "schedules_refused_interval", "SCHEDULEs refused: interval";
+    SchedulesRefusedCron, "schedules_refused_cron", "SCHEDULEs refused: cron expression";
+    SchedulesRefusedHeaders, "schedules_refused_headers", "SCHEDULEs refused: headers or time zone";
+    SchedulesRefusedFull, "schedules_refused_full", "SCHEDULEs refused: max_schedules or max_schedule_bytes";
+    RunsSent, "runs_sent", "runs sent to the broker";
+    RunsAccepted, "runs_accepted", "runs the broker has taken";
+    RunsRejected, "runs_rejected", "runs the broker has refused; they are not repeated";
+    RunsSentAgain, "runs_sent_again", "runs sent again: not wholly written, or refused by a broker that was leaving";
+    RunsUnconfirmed, "runs_unconfirmed", "runs whose acceptance never came";
+    RunsMissed, "runs_missed", "due times that passed without a run of their own";
+    RunsOfOthers, "runs_of_others", "runs that another scheduler on the same store had sent";
+    SchedulerRegistrations, "scheduler_registrations", "times the broker has registered this scheduler";
+    StoreFailures, "store_failures", "requests the store could not carry out";
+    StoreFolded, "store_folded", "entries of the stored list that named a schedule again";
+    StoreUnreadable, "store_unreadable", "stored entries that are no schedules; they are left alone";
     // Publisher.
     PublishesReceived, "publishes_received", "PUBLISHes taken";
     PublishesUnheard, "publishes_unheard", "PUBLISHes whose topic nobody had subscribed to";

@@ -28,6 +28,8 @@ pub enum AdminCommand {
     ShowWorkers,
     /// Schedulers.
     ShowSchedulers,
+    /// The schedules of a scheduler, which alone answers it.
+    ShowSchedules,
     /// Graceful shutdown, answered with ACK.
     Disconnect,
     /// Latency distributions.
@@ -38,10 +40,11 @@ pub enum AdminCommand {
 
 impl AdminCommand {
     /// All commands.
-    pub const ALL: [AdminCommand; 6] = [
+    pub const ALL: [AdminCommand; 7] = [
         AdminCommand::Status,
         AdminCommand::ShowWorkers,
         AdminCommand::ShowSchedulers,
+        AdminCommand::ShowSchedules,
         AdminCommand::Disconnect,
         AdminCommand::Latency,
         AdminCommand::Counters,
@@ -57,6 +60,7 @@ impl AdminCommand {
             AdminCommand::Status => Command::Status,
             AdminCommand::ShowWorkers => Command::ShowWorkers,
             AdminCommand::ShowSchedulers => Command::ShowSchedulers,
+            AdminCommand::ShowSchedules => Command::ShowSchedules,
             AdminCommand::Disconnect => Command::Disconnect,
             AdminCommand::Latency => Command::Latency,
             AdminCommand::Counters => Command::Counters,

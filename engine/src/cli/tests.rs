@@ -131,6 +131,7 @@ fn answer(command: AdminCommand) -> Vec<u8> {
             });
             render_counters(&report)
         }
+        AdminCommand::ShowSchedules => unreachable!("not asked of a broker"),
         AdminCommand::Disconnect => unreachable!("answered with ACK"),
     }
 }

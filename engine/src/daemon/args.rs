@@ -26,13 +26,8 @@ pub(super) struct Args {
 }
 
 impl Args {
-    /// Reads the command line; wrong ones, `--help` and `--version` end the process.
-    pub(super) fn from_command_line(program: &Program) -> Args {
-        let matches = command(program).get_matches();
-        Args::from_matches(program, &matches, Sources::from_process())
-    }
-
-    fn from_matches(program: &Program, matches: &ArgMatches, sources: Sources) -> Args {
+    /// Takes what was read of the command line; wrong ones have ended the process.
+    pub(super) fn from_matches(program: &Program, matches: &ArgMatches, sources: Sources) -> Args {
         let given = |key: Key| {
             let values: Vec<&String> = matches.get_many(key.name())?.collect();
             match values[..] {
@@ -121,14 +116,15 @@ pub fn command(program: &Program) -> Command {
 }
 
 /// The manual page, or the completions of a shell, if they are asked for.
-pub(super) fn generated(program: &Program, args: &Args) -> Option<Vec<u8>> {
+pub(super) fn generated(mut command: Command, args: &Args) -> Option<Vec<u8>> {
     let mut text = Vec::new();
     if args.man {
         // Writing into a Vec does not fail.
-        let _ = clap_mangen::Man::new(command(program)).render(&mut text);
+        let _ = clap_mangen::Man::new(command).render(&mut text);
     } else {
         let shell = args.completions?;
-        clap_complete::generate(shell, &mut command(program), program.name, &mut text);
+        let name = command.get_name().to_owned();
+        clap_complete::generate(shell, &mut command, name, &mut text);
     }
     Some(text)
 }
@@ -234,10 +230,10 @@ mod tests {
     fn manual_page_and_completions_name_the_settings() {
         for words in [&["--man"][..], &["--completions", "bash"]] {
             let args = parse(words).unwrap();
-            let text = String::from_utf8(generated(&ROUTER, &args).unwrap()).unwrap();
+            let text = String::from_utf8(generated(command(&ROUTER), &args).unwrap()).unwrap();
             assert!(text.replace('\\', "").contains("--max-memory"), "{words:?}");
         }
-        assert_eq!(generated(&ROUTER, &parse(&[]).unwrap()), None);
+        assert_eq!(generated(command(&ROUTER), &parse(&[]).unwrap()), None);
     }
 
     #[test]

@@ -14,7 +14,7 @@ mod args;
 mod run;
 
 pub use args::command;
-pub use run::main;
+pub use run::{main, main_with};
 
 use crate::addr::Addr;
 use crate::settings::{Component, Key, Settings};
@@ -33,6 +33,15 @@ pub struct Program {
     pub component: Component,
     /// Settings shown by `-h`; `--help` shows all.
     pub main: &'static [Key],
+}
+
+/// Options of one program beside its settings.
+#[derive(Debug, Clone, Copy)]
+pub struct Extra {
+    /// Adds them to the command line.
+    pub options: fn(clap::Command) -> clap::Command,
+    /// Looks at them before anything else is done; an exit code ends the process.
+    pub early: fn(&clap::ArgMatches) -> Option<std::process::ExitCode>,
 }
 
 /// Why a daemon did not start.

@@ -1,7 +1,7 @@
 //! From the command line to a running daemon, and to its end.
 
-use super::args::{Args, generated};
-use super::{Daemon, EXIT_SETTINGS, Program};
+use super::args::{Args, command, generated};
+use super::{Daemon, EXIT_SETTINGS, Extra, Program};
 use crate::runtime::log::{self, LogHandle};
 use crate::runtime::signals::{self, Request};
 use crate::runtime::{notify, panic};
@@ -21,9 +21,23 @@ const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The `main` of a daemon.
 pub fn main<D: Daemon>(program: &Program) -> ExitCode {
+    let nothing = Extra {
+        options: |command| command,
+        early: |_| None,
+    };
+    main_with::<D>(program, &nothing)
+}
+
+/// The `main` of a daemon with options of its own.
+pub fn main_with<D: Daemon>(program: &Program, extra: &Extra) -> ExitCode {
     let name = program.name;
-    let args = Args::from_command_line(program);
-    if let Some(text) = generated(program, &args) {
+    let command = (extra.options)(command(program));
+    let matches = command.clone().get_matches();
+    if let Some(code) = (extra.early)(&matches) {
+        return code;
+    }
+    let args = Args::from_matches(program, &matches, Sources::from_process());
+    if let Some(text) = generated(command, &args) {
         let written = std::io::stdout().write_all(&text);
         return ExitCode::from(u8::from(written.is_err()));
     }

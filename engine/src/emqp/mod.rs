@@ -65,6 +65,7 @@ commands! {
     Status = b"STATUS", "administrative: figures by queue";
     ShowWorkers = b"ROUTER_SHOW_WORKERS", "administrative: registered workers";
     ShowSchedulers = b"ROUTER_SHOW_SCHEDULERS", "administrative: registered schedulers";
+    ShowSchedules = b"SCHEDULER_SHOW_SCHEDULES", "administrative: the schedules of a scheduler";
     Latency = b"LATENCY", "administrative: latency histograms";
     Counters = b"COUNTERS", "administrative: all counters";
 }

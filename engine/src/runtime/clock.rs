@@ -1,6 +1,6 @@
 //! Reading the time, once per turn.
 
-use crate::ids::{NS_PER_MS, Now};
+use crate::ids::{NS_PER_MS, NS_PER_SEC, Now};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// How far the wall clock is carried on by the monotonic one before it is read again.
@@ -17,6 +17,9 @@ pub struct Clock {
     wall_ns: u64,
     /// Monotonic time at which the wall clock was read.
     wall_read_ns: u64,
+    /// For a clock that counts sleep: what the system had slept at the start, and since then, in
+    /// nanoseconds.
+    slept: Option<(u64, u64)>,
 }
 
 impl Clock {
@@ -28,8 +31,17 @@ impl Clock {
             start,
             wall_ns: 0,
             wall_read_ns: 0,
+            slept: None,
         };
         clock.read_wall(clock.mono_ns());
+        clock
+    }
+
+    /// As [`Clock::new`], but the monotonic time also counts while the system sleeps (seen up to
+    /// 100 ms after it wakes).
+    pub fn counting_sleep() -> Clock {
+        let mut clock = Clock::new();
+        clock.slept = Some((system_slept_ns(), 0));
         clock
     }
 
@@ -37,9 +49,11 @@ impl Clock {
     #[inline]
     pub fn now(&mut self) -> Now {
         let mono_ns = self.mono_ns();
-        if mono_ns.saturating_sub(self.wall_read_ns) >= WALL_READ_NS {
-            self.read_wall(mono_ns);
-        }
+        let mono_ns = if mono_ns.saturating_sub(self.wall_read_ns) >= WALL_READ_NS {
+            self.read_wall(mono_ns)
+        } else {
+            mono_ns
+        };
         let wall_ns = self
             .wall_ns
             .saturating_add(mono_ns.saturating_sub(self.wall_read_ns));
@@ -52,17 +66,39 @@ impl Clock {
     #[inline]
     fn mono_ns(&self) -> u64 {
         // 64 bits of nanoseconds are 584 years.
-        self.start.elapsed().as_nanos() as u64
+        self.start.elapsed().as_nanos() as u64 + self.slept.map_or(0, |(_, since_ns)| since_ns)
     }
 
+    /// Gives the monotonic time back, with what the system has slept since the last reading.
     #[cold]
-    fn read_wall(&mut self, mono_ns: u64) {
+    fn read_wall(&mut self, mono_ns: u64) -> u64 {
         let since_epoch = SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .unwrap_or_default();
         self.wall_ns = u64::try_from(since_epoch.as_nanos()).unwrap_or(u64::MAX);
+        let mut mono_ns = mono_ns;
+        if let Some((at_start_ns, since_ns)) = &mut self.slept {
+            let before_ns = *since_ns;
+            // Never less than before: it is read in two steps.
+            *since_ns = before_ns.max(system_slept_ns().saturating_sub(*at_start_ns));
+            mono_ns += *since_ns - before_ns;
+        }
         self.wall_read_ns = mono_ns;
+        mono_ns
     }
+}
+
+/// How long the system has slept since it was started, to a few microseconds.
+fn system_slept_ns() -> u64 {
+    use rustix::time::{ClockId, clock_gettime};
+    let ns = |clock| {
+        let time = clock_gettime(clock);
+        time.tv_sec as u64 * NS_PER_SEC + time.tv_nsec as u64
+    };
+    let awake_ns = ns(ClockId::Monotonic);
+    let slept_ns = ns(ClockId::Boottime).saturating_sub(awake_ns);
+    // Below this it is the time between the two readings.
+    if slept_ns < NS_PER_MS { 0 } else { slept_ns }
 }
 
 impl Default for Clock {
@@ -105,6 +141,19 @@ mod tests {
             wall + 1 >= before && wall <= system_ms() + 1,
             "{before} {wall}"
         );
+    }
+
+    #[test]
+    fn sleep_counts_if_it_is_asked_for() {
+        let mut clock = Clock::counting_sleep();
+        let before = clock.now();
+        // As if the system had slept for an hour since the start of the clock.
+        let (at_start_ns, _) = clock.slept.unwrap();
+        clock.slept = Some((at_start_ns, 3_600 * NS_PER_SEC));
+        let after = clock.now();
+        assert!(after.mono_ns - before.mono_ns >= 3_600 * NS_PER_SEC);
+        assert!(clock.now().mono_ns >= after.mono_ns);
+        assert_eq!(Clock::new().slept, None);
     }
 
     #[test]

@@ -141,6 +141,11 @@ impl<N: Node> NodeRunner<N> {
         self.io.listen(listener)
     }
 
+    /// Lets the node's monotonic time count while the system sleeps. To be called first.
+    pub fn count_sleep(&mut self) {
+        self.clock = Clock::counting_sleep();
+    }
+
     /// Counters of the connections.
     pub fn counters(&self) -> Counters {
         self.io.table.counters()

@@ -143,6 +143,11 @@ impl AdminDesk {
             AdminCommand::ShowSchedulers => {
                 Source::Ready(Answer::Schedulers(broker.schedulers(now)))
             }
+            // A scheduler's.
+            AdminCommand::ShowSchedules => {
+                self.counters.inc(Counter::IgnoredRole);
+                return false;
+            }
             AdminCommand::Latency => Source::Latency(broker.latency()),
             AdminCommand::Counters => {
                 let mut figures = Box::new(broker.figures());

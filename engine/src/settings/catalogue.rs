@@ -174,6 +174,8 @@ catalogue! {
         "where emq-cli and monitoring connect";
     SchedulerAddr, "scheduler_addr", Kind::Addr, "tcp://127.0.0.1:47291", S, Restart,
         "the broker's frontend, as the scheduler reaches it";
+    SchedulerAdministrativeAddr, "scheduler_administrative_addr", Kind::Addr,
+        "tcp://127.0.0.1:47296", S, Restart, "where emq-cli and monitoring connect to the scheduler";
     WorkerAddr, "worker_addr", Kind::Addrs, "tcp://127.0.0.1:47290", J, Restart,
         "the broker's backend, as the job manager reaches it; several brokers: see worker_addr_mode";
     WorkerAddrMode, "worker_addr_mode", Kind::Choice(&["failover", "all"]), "failover", J, Restart,
@@ -295,6 +297,13 @@ catalogue! {
     ExecOutputBytes, "exec_output_bytes", Kind::Bytes(0, 4 << 20), "1M", J, Now,
         "bytes kept of each output of a command, the rest is thrown away";
     // Scheduler.
+    Misfire, "misfire", Kind::Choice(&["one", "all", "none"]), "one", S, Now,
+        "runs for due times that passed while nothing could run: one for all of them, one each, none";
+    MaxSchedules, "max_schedules", Kind::Int(1, 10_000_000), "100000", S, Now, "most schedules";
+    MaxScheduleBytes, "max_schedule_bytes", Kind::Bytes(1 << 20, BUFFER_MAX), "256M", S, Now,
+        "bytes of all schedules together";
+    ScheduleStore, "schedule_store", Kind::Choice(&["embedded", "none"]), "embedded", S,
+        Restart, "where schedules are kept: a file in state_dir, or memory only";
     RqHost, "rq_host", Kind::Text, "localhost", S, Restart, "host of Redis";
     RqPort, "rq_port", Kind::Int(1, 65_535), "6379", S, Restart, "port of Redis";
     RqDb, "rq_db", Kind::Int(0, COUNT_MAX), "0", S, Restart, "database number in Redis";

@@ -2,9 +2,9 @@
 //!
 //! Owns: the [catalogue](Key) of settings, their sources and precedence, errors that name where a
 //! bad value stands, `--print-config`, the text of docs/settings.md, and plain structs of
-//! effective values ([`RouterSettings`], [`JobManagerSettings`], [`PublisherSettings`]). May import
-//! layers 0-4. Invariant: a [`Settings`] holds a valid value for every key of the catalogue, with
-//! its origin.
+//! effective values ([`RouterSettings`], [`JobManagerSettings`], [`PublisherSettings`],
+//! [`SchedulerSettings`]). May import layers 0-4. Invariant: a [`Settings`] holds a valid value for
+//! every key of the catalogue, with its origin.
 //!
 //! Precedence: command line, environment (`EVENTMQ_<NAME>`), the component's section, `[global]`,
 //! `[DEFAULT]` (which Python's `configparser` merges into every section), default. Every value
@@ -18,6 +18,7 @@ mod load;
 mod print;
 mod publisher;
 mod router;
+mod scheduler;
 mod value;
 
 pub use catalogue::{Applies, Component, Key, KeyInfo};
@@ -26,6 +27,7 @@ pub use jobmanager::JobManagerSettings;
 pub use load::{Change, DEFAULT_CONFIG_FILE, Origin, Settings, SettingsError, Sources};
 pub use publisher::PublisherSettings;
 pub use router::{Idle, LogFormat, LogLevel, RouterSettings, Threading, state_dir};
+pub use scheduler::{MisfireRule, ScheduleStore, SchedulerSettings};
 pub use value::{Kind, MemoryLimit, Value};
 
 #[cfg(test)]

@@ -1,0 +1,226 @@
+//! What is to be written to the store, and which runs wait for it.
+//!
+//! A run is sent only when the store has the state behind it: whoever restarts the scheduler, or
+//! takes over from it, then never repeats it. Without a store, or while it is away, runs go at
+//! once, and what has changed is written when the store is back.
+
+use super::identity::Identity;
+use super::record::Record;
+use super::timetable::{Run, Timetable};
+use crate::ids::{NS_PER_SEC, Now};
+
+/// Changes in one write.
+const CHANGES_PER_WRITE: usize = 1_000;
+/// First pause before a store that failed is tried again; doubled up to the second.
+const RETRY_NS: (u64, u64) = (NS_PER_SEC, 15 * NS_PER_SEC);
+
+/// What a store is asked for. At most one request is under way.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Request {
+    /// All schedules.
+    Load,
+    /// Write changes, and say which fires are ours.
+    Write(Batch),
+}
+
+/// One write.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Batch {
+    /// Schedules to keep.
+    pub put: Vec<Record>,
+    /// Schedules to delete.
+    pub delete: Vec<Identity>,
+    /// Runs about to be sent: schedule and due time. A store that others share takes each only
+    /// once.
+    pub fires: Vec<(Identity, u64)>,
+}
+
+/// What a store answers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Answer {
+    /// What it holds.
+    Loaded(Loaded),
+    /// Written. These fires were another scheduler's.
+    Written(Vec<(Identity, u64)>),
+    /// It cannot be used now.
+    Failed(String),
+}
+
+/// What a store holds.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Loaded {
+    /// Each schedule once.
+    pub records: Vec<Record>,
+    /// List entries that named a schedule again.
+    pub folded: u64,
+    /// Entries that were no schedules.
+    pub bad: Vec<String>,
+}
+
+/// How the store is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Health {
+    /// There is none: everything is in memory only.
+    Absent,
+    /// Answers.
+    Up,
+    /// Does not answer; tried again at this monotonic time.
+    Away {
+        /// Nanoseconds.
+        retry_ns: u64,
+    },
+}
+
+#[derive(Debug)]
+struct InFlight {
+    changed: Vec<Identity>,
+    runs: Vec<Run>,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Ledger {
+    health: Health,
+    loaded: bool,
+    loading: bool,
+    in_flight: Option<InFlight>,
+    waiting: Vec<Run>,
+    pause_ns: u64,
+}
+
+impl Ledger {
+    /// With a store or without.
+    pub fn new(store: bool) -> Ledger {
+        Ledger {
+            health: if store { Health::Up } else { Health::Absent },
+            loaded: !store,
+            loading: false,
+            in_flight: None,
+            waiting: Vec::new(),
+            pause_ns: RETRY_NS.0,
+        }
+    }
+
+    /// How the store is.
+    pub fn health(&self) -> Health {
+        self.health
+    }
+
+    /// True once what the store held has been read.
+    pub fn is_loaded(&self) -> bool {
+        self.loaded
+    }
+
+    /// Runs that wait for the store.
+    pub fn runs_waiting(&self) -> usize {
+        self.waiting.len()
+            + self
+                .in_flight
+                .as_ref()
+                .map_or(0, |flight| flight.runs.len())
+    }
+
+    /// True while an answer is owed.
+    pub fn is_busy(&self) -> bool {
+        self.loading || self.in_flight.is_some()
+    }
+
+    /// A run that is due. Given back at once if there is no store to ask.
+    pub fn run(&mut self, run: Run) -> Option<Run> {
+        if self.health == Health::Up {
+            self.waiting.push(run);
+            return None;
+        }
+        Some(run)
+    }
+
+    /// The next request, if the store can be asked and there is something to ask.
+    pub fn request(&mut self, table: &mut Timetable, now: Now) -> Option<Request> {
+        if self.is_busy() {
+            return None;
+        }
+        match self.health {
+            Health::Absent => {
+                // Nobody will ever ask for them.
+                table.take_changed(usize::MAX);
+                return None;
+            }
+            Health::Away { retry_ns } if now.mono_ns < retry_ns => return None,
+            _ => {}
+        }
+        if !self.loaded {
+            self.loading = true;
+            return Some(Request::Load);
+        }
+        if !table.has_changed() && self.waiting.is_empty() {
+            return None;
+        }
+        let runs = std::mem::take(&mut self.waiting);
+        let changed = table.take_changed(CHANGES_PER_WRITE.max(runs.len() * 2));
+        let mut batch = Batch {
+            fires: runs
+                .iter()
+                .map(|run| (run.schedule.identity, run.due_ms))
+                .collect(),
+            ..Batch::default()
+        };
+        for identity in &changed {
+            match table.record(*identity, now) {
+                Some(record) => batch.put.push(record),
+                None => batch.delete.push(*identity),
+            }
+        }
+        self.in_flight = Some(InFlight { changed, runs });
+        Some(Request::Write(batch))
+    }
+
+    /// The store has loaded.
+    pub fn loaded(&mut self) {
+        self.loading = false;
+        self.loaded = true;
+        self.up();
+    }
+
+    /// The store has written: the runs that may be sent now, and the number of those that were
+    /// another's.
+    pub fn written(&mut self, denied: &[(Identity, u64)]) -> (Vec<Run>, usize) {
+        self.up();
+        let mut runs = self
+            .in_flight
+            .take()
+            .map_or(Vec::new(), |flight| flight.runs);
+        let all = runs.len();
+        runs.retain(|run| !denied.contains(&(run.schedule.identity, run.due_ms)));
+        let others = all - runs.len();
+        (runs, others)
+    }
+
+    /// The store cannot be used: the runs that waited for it. They go without it.
+    pub fn failed(&mut self, table: &mut Timetable, now: Now) -> Vec<Run> {
+        self.loading = false;
+        self.health = Health::Away {
+            retry_ns: now.mono_ns + self.pause_ns,
+        };
+        self.pause_ns = (self.pause_ns * 2).min(RETRY_NS.1);
+        let mut runs = Vec::new();
+        if let Some(flight) = self.in_flight.take() {
+            table.give_back_changed(flight.changed.into_iter());
+            runs = flight.runs;
+        }
+        runs.append(&mut self.waiting);
+        runs
+    }
+
+    /// When it wants to be asked again.
+    pub fn deadline(&self) -> Option<u64> {
+        match self.health {
+            Health::Away { retry_ns } if !self.is_busy() => Some(retry_ns),
+            _ => None,
+        }
+    }
+
+    fn up(&mut self) {
+        self.health = Health::Up;
+        self.pause_ns = RETRY_NS.0;
+    }
+}
