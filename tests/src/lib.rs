@@ -8,6 +8,7 @@
 //! - [`dealer`]: libzmq DEALER sockets with deadlines
 //! - [`raw`]: ZMTP spelled by hand over plain TCP, for bytes that libzmq would never send
 //! - [`attack`]: what tests that attack the broker share
+//! - [`scheduler`]: one of our schedulers
 //! - [`scenario`]: the scenario files of `tests/scenarios` and what runs them
 //!
 //! Every wait for something that must happen has a deadline; what must *not* happen is asked for
@@ -22,6 +23,7 @@ pub mod publisher;
 pub mod raw;
 pub mod router;
 pub mod scenario;
+pub mod scheduler;
 
 use std::time::{Duration, Instant};
 
