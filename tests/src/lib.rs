@@ -8,6 +8,7 @@
 //! - [`dealer`]: libzmq DEALER sockets with deadlines
 //! - [`raw`]: ZMTP spelled by hand over plain TCP, for bytes that libzmq would never send
 //! - [`attack`]: what tests that attack the broker share
+//! - [`redis`]: a Redis server with a folder and a port of its own
 //! - [`scheduler`]: one of our schedulers
 //! - [`scenario`]: the scenario files of `tests/scenarios` and what runs them
 //!
@@ -21,6 +22,7 @@ pub mod peers;
 pub mod process;
 pub mod publisher;
 pub mod raw;
+pub mod redis;
 pub mod router;
 pub mod scenario;
 pub mod scheduler;

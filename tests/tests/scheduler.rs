@@ -113,7 +113,7 @@ impl World {
         while let Some(run) = self.worker.receive(quiet) {
             self.worker.send(&[&b"READY"[..], b"r"]);
             let text = String::from_utf8(run[6].clone()).expect("UTF-8");
-            let word = text.split('"').nth(11).expect("a word").to_owned();
+            let word = text.split('"').nth(13).expect("a word").to_owned();
             *runs.entry(word).or_default() += 1;
         }
         runs

@@ -29,7 +29,8 @@ struct Status {
     runs_waiting: usize,
     runs_unanswered: usize,
     store: &'static str,
-    leader: bool,
+    /// Whether it serves due times, or stands by for another.
+    serves: bool,
 }
 
 /// COUNTERS.
@@ -68,7 +69,7 @@ impl<S: StorePort> SchedulerNode<S> {
         &mut self,
         conn: ConnId,
         message: &Message<'_>,
-        _now: Now,
+        now: Now,
         net: &mut dyn Net,
     ) -> bool {
         let envelope = match Envelope::parse(message) {
@@ -89,7 +90,7 @@ impl<S: StorePort> SchedulerNode<S> {
                 self.counters.inc(Counter::AdminDropped);
                 return false;
             }
-            Some(AdminCommand::Status) => to_python_json(&self.status()),
+            Some(AdminCommand::Status) => to_python_json(&self.status(now)),
             Some(AdminCommand::Counters) => to_python_json(&self.report()),
             Some(AdminCommand::ShowSchedules) => to_python_json(&self.page(envelope.body(0))),
             _ => {
@@ -103,7 +104,7 @@ impl<S: StorePort> SchedulerNode<S> {
         false
     }
 
-    fn status(&self) -> Status {
+    fn status(&self, now: Now) -> Status {
         Status {
             component: "emq-scheduler",
             registered: self.session.registered().is_some(),
@@ -117,7 +118,7 @@ impl<S: StorePort> SchedulerNode<S> {
                 Health::Up => "up",
                 Health::Away { .. } => "away",
             },
-            leader: true,
+            serves: self.ledger.may_fire(now),
         }
     }
 

@@ -14,6 +14,13 @@ const CHANGES_PER_WRITE: usize = 1_000;
 /// First pause before a store that failed is tried again; doubled up to the second.
 const RETRY_NS: (u64, u64) = (NS_PER_SEC, 15 * NS_PER_SEC);
 
+/// How long a lease holds without being renewed, in milliseconds.
+pub const LEASE_MS: u64 = 8_000;
+/// It is renewed, or asked for, so often.
+const LEASE_POLL_NS: u64 = 2 * NS_PER_SEC;
+/// Whoever holds it stops so much earlier: clocks do not run alike, and a run takes a moment.
+const LEASE_MARGIN_NS: u64 = NS_PER_SEC;
+
 /// What a store is asked for. At most one request is under way.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Request {
@@ -21,6 +28,19 @@ pub enum Request {
     Load,
     /// Write changes, and say which fires are ours.
     Write(Batch),
+    /// Take or renew the lease of who fires.
+    Lease,
+}
+
+/// Who fires, as the store has it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Lease {
+    /// We do, for [`LEASE_MS`].
+    pub ours: bool,
+    /// Goes up with every change made by another than who fires.
+    pub version: u64,
+    /// Another scheduler waits for the lease.
+    pub others: bool,
 }
 
 /// One write.
@@ -33,6 +53,8 @@ pub struct Batch {
     /// Runs about to be sent: schedule and due time. A store that others share takes each only
     /// once.
     pub fires: Vec<(Identity, u64)>,
+    /// Tell who fires that something has changed.
+    pub announce: bool,
 }
 
 /// What a store answers.
@@ -42,6 +64,8 @@ pub enum Answer {
     Loaded(Loaded),
     /// Written. These fires were another scheduler's.
     Written(Vec<(Identity, u64)>),
+    /// How it stands with the lease.
+    Leased(Lease),
     /// It cannot be used now.
     Failed(String),
 }
@@ -77,28 +101,71 @@ struct InFlight {
     runs: Vec<Run>,
 }
 
+/// Schedulers on one store: which of them fires.
+#[derive(Debug, Default)]
+struct Shared {
+    ours: bool,
+    /// Until when we may fire, in monotonic nanoseconds.
+    until_ns: u64,
+    next_ns: u64,
+    asked_ns: u64,
+    version: Option<u64>,
+    others: bool,
+}
+
 /// See the module.
 #[derive(Debug)]
 pub struct Ledger {
     health: Health,
     loaded: bool,
-    loading: bool,
+    /// What the store holds is to be read again.
+    reload: bool,
+    /// A request without runs or changes is under way.
+    asking: bool,
     in_flight: Option<InFlight>,
     waiting: Vec<Run>,
     pause_ns: u64,
+    shared: Option<Shared>,
+}
+
+/// Which store there is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StoreKind {
+    /// None.
+    Absent,
+    /// One of our own.
+    Own,
+    /// One that other schedulers may use, too.
+    Shared,
 }
 
 impl Ledger {
     /// With a store or without.
-    pub fn new(store: bool) -> Ledger {
+    pub fn new(store: StoreKind) -> Ledger {
+        let absent = store == StoreKind::Absent;
         Ledger {
-            health: if store { Health::Up } else { Health::Absent },
-            loaded: !store,
-            loading: false,
+            health: if absent { Health::Absent } else { Health::Up },
+            loaded: absent,
+            reload: false,
+            asking: false,
             in_flight: None,
             waiting: Vec::new(),
             pause_ns: RETRY_NS.0,
+            shared: (store == StoreKind::Shared).then(Shared::default),
         }
+    }
+
+    /// Whether due times are ours to serve. Runs at once are those of whoever got the SCHEDULE.
+    pub fn may_fire(&self, now: Now) -> bool {
+        let Some(shared) = &self.shared else {
+            return true;
+        };
+        if shared.ours && now.mono_ns < shared.until_ns {
+            return self.loaded && !self.reload;
+        }
+        // Cut off from the store: nobody takes over from who is alone.
+        let was_firing = shared.ours || shared.version.is_none();
+        matches!(self.health, Health::Away { .. }) && was_firing && !shared.others
     }
 
     /// How the store is.
@@ -122,7 +189,7 @@ impl Ledger {
 
     /// True while an answer is owed.
     pub fn is_busy(&self) -> bool {
-        self.loading || self.in_flight.is_some()
+        self.asking || self.in_flight.is_some()
     }
 
     /// A run that is due. Given back at once if there is no store to ask.
@@ -148,8 +215,16 @@ impl Ledger {
             Health::Away { retry_ns } if now.mono_ns < retry_ns => return None,
             _ => {}
         }
-        if !self.loaded {
-            self.loading = true;
+        if let Some(shared) = &mut self.shared
+            && shared.next_ns <= now.mono_ns
+        {
+            shared.asked_ns = now.mono_ns;
+            shared.next_ns = now.mono_ns + LEASE_POLL_NS;
+            self.asking = true;
+            return Some(Request::Lease);
+        }
+        if !self.loaded || self.reload {
+            self.asking = true;
             return Some(Request::Load);
         }
         if !table.has_changed() && self.waiting.is_empty() {
@@ -157,11 +232,10 @@ impl Ledger {
         }
         let runs = std::mem::take(&mut self.waiting);
         let changed = table.take_changed(CHANGES_PER_WRITE.max(runs.len() * 2));
+        let fires = runs.iter().map(|run| (run.schedule.identity, run.due_ms));
         let mut batch = Batch {
-            fires: runs
-                .iter()
-                .map(|run| (run.schedule.identity, run.due_ms))
-                .collect(),
+            fires: fires.collect(),
+            announce: self.shared.as_ref().is_some_and(|shared| !shared.ours),
             ..Batch::default()
         };
         for identity in &changed {
@@ -176,9 +250,29 @@ impl Ledger {
 
     /// The store has loaded.
     pub fn loaded(&mut self) {
-        self.loading = false;
+        self.asking = false;
         self.loaded = true;
+        self.reload = false;
         self.up();
+    }
+
+    /// The store has told about the lease. True if that changes who fires.
+    pub fn leased(&mut self, lease: Lease) -> bool {
+        self.asking = false;
+        self.up();
+        let Some(shared) = &mut self.shared else {
+            return false;
+        };
+        let changed = shared.ours != lease.ours || shared.version.is_none();
+        let stale = shared.version != Some(lease.version) || changed;
+        shared.ours = lease.ours;
+        shared.version = Some(lease.version);
+        shared.others = lease.others;
+        shared.until_ns = (shared.asked_ns + LEASE_MS * 1_000_000).saturating_sub(LEASE_MARGIN_NS);
+        if lease.ours && stale && self.loaded {
+            self.reload = true;
+        }
+        changed
     }
 
     /// The store has written: the runs that may be sent now, and the number of those that were
@@ -192,12 +286,14 @@ impl Ledger {
         let all = runs.len();
         runs.retain(|run| !denied.contains(&(run.schedule.identity, run.due_ms)));
         let others = all - runs.len();
+        // Then another has fired, and knows better what is due.
+        self.reload |= others > 0;
         (runs, others)
     }
 
     /// The store cannot be used: the runs that waited for it. They go without it.
     pub fn failed(&mut self, table: &mut Timetable, now: Now) -> Vec<Run> {
-        self.loading = false;
+        self.asking = false;
         self.health = Health::Away {
             retry_ns: now.mono_ns + self.pause_ns,
         };
@@ -213,8 +309,12 @@ impl Ledger {
 
     /// When it wants to be asked again.
     pub fn deadline(&self) -> Option<u64> {
-        match self.health {
-            Health::Away { retry_ns } if !self.is_busy() => Some(retry_ns),
+        if self.is_busy() {
+            return None;
+        }
+        match (self.health, &self.shared) {
+            (Health::Away { retry_ns }, _) => Some(retry_ns),
+            (_, Some(shared)) => Some(shared.next_ns),
             _ => None,
         }
     }

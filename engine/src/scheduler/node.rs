@@ -1,7 +1,7 @@
 //! The scheduler as a state machine: what the broker says, the time, and what the store answers go
 //! in; messages and requests to the store come out.
 
-use super::ledger::{Answer, Health, Ledger, Loaded, Request};
+use super::ledger::{Answer, Health, Ledger, Loaded, Request, StoreKind};
 use super::schedule::{Refusal, Schedule, identity_of};
 use super::session::{Session, SessionConfig};
 use super::timetable::{Misfire, Run, Timetable};
@@ -37,8 +37,8 @@ pub struct SchedulerConfig {
     pub schedules_max: usize,
     /// Most bytes of schedules.
     pub schedule_bytes_max: usize,
-    /// Whether there is a store.
-    pub store: bool,
+    /// Which store there is.
+    pub store: StoreKind,
 }
 
 /// What other threads tell it.
@@ -149,10 +149,14 @@ impl<S: StorePort> SchedulerNode<S> {
         }
         if self.stage == Stage::Serving && self.session.registered().is_some() {
             let room = RUNS_WAITING_MAX.saturating_sub(self.runs_waiting());
+            let may_fire = self.ledger.may_fire(now);
             for _ in 0..room.min(RUNS_PER_TURN) {
-                let Some(run) = self.table.take_due(now) else {
-                    break;
+                let run = if may_fire {
+                    self.table.take_due(now)
+                } else {
+                    self.table.take_at_once(now)
                 };
+                let Some(run) = run else { break };
                 self.outbox.extend(self.ledger.run(run));
             }
         }
@@ -177,7 +181,8 @@ impl<S: StorePort> SchedulerNode<S> {
     fn deadline(&self, now: Now) -> Option<u64> {
         let takes_runs = self.stage == Stage::Serving
             && self.session.registered().is_some()
-            && self.runs_waiting() < RUNS_WAITING_MAX;
+            && self.runs_waiting() < RUNS_WAITING_MAX
+            && self.ledger.may_fire(now);
         let due = if takes_runs {
             self.table.deadline(now)
         } else {
@@ -409,6 +414,16 @@ impl<S: StorePort> SchedulerNode<S> {
                 self.counters.add(Counter::RunsOfOthers, others as u64);
                 self.outbox.extend(runs);
             }
+            Answer::Leased(lease) => {
+                if self.ledger.leased(lease) {
+                    let others = lease.others;
+                    if lease.ours {
+                        tracing::info!(others, "this scheduler serves the due times");
+                    } else {
+                        tracing::info!("another scheduler serves the due times; standing by");
+                    }
+                }
+            }
             Answer::Failed(error) => {
                 self.counters.inc(Counter::StoreFailures);
                 if !matches!(self.ledger.health(), Health::Away { .. }) {
@@ -417,28 +432,24 @@ impl<S: StorePort> SchedulerNode<S> {
                 self.outbox.extend(self.ledger.failed(&mut self.table, now));
             }
         }
-        if !self.dialled && self.stage == Stage::Serving {
+        let known = self.ledger.is_loaded() || self.ledger.health() != Health::Up;
+        if !self.dialled && known && self.stage == Stage::Serving {
             self.dial(net);
         }
     }
 
     fn take_loaded(&mut self, loaded: &Loaded, now: Now) {
-        let before = self.table.len();
-        for record in &loaded.records {
-            // What has happened since is newer.
-            if self.table.contains(record.identity) || self.table.is_changed(record.identity) {
-                continue;
-            }
-            match self.table.restore(record, now) {
-                Ok(()) => self.counters.inc(Counter::SchedulesRestored),
-                Err(bad) => self.unreadable(&format!("{}: {bad}", record.identity), now),
-            }
+        // What has happened since and is not written yet is newer.
+        let (schedules, bad) = self.table.reconcile(&loaded.records, now);
+        self.counters.add(Counter::SchedulesRestored, schedules);
+        for (identity, error) in bad {
+            self.unreadable(&format!("{identity}: {error}"), now);
         }
         for what in &loaded.bad {
             self.unreadable(what, now);
         }
         self.counters.add(Counter::StoreFolded, loaded.folded);
-        let (schedules, folded) = (self.table.len() - before, loaded.folded);
+        let folded = loaded.folded;
         tracing::info!(schedules, folded, "schedules restored");
     }
 

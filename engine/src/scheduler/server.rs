@@ -1,7 +1,8 @@
 //! The scheduler as threads: its state machine with its connections on one, the store on another.
 
+use super::ledger::StoreKind;
 use super::node::{SchedulerCommand, SchedulerConfig, SchedulerNode};
-use super::store::{self, Embedded, OpenError, Store, StoreQueue};
+use super::store::{self, Embedded, OpenError, RedisConfig, RedisStore, Store, StoreQueue};
 use crate::addr::Addr;
 use crate::emqp::first_msgid;
 use crate::ids::Socket;
@@ -12,9 +13,13 @@ use crate::runtime::threads::{agent_thread, random};
 use std::io;
 use std::path::PathBuf;
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 /// Name of the socket in logs and in what `--print-addresses` prints.
 const SOCKET_NAME: &str = "administrative";
+
+/// How long the end waits for the store's thread.
+const STORE_END: Duration = Duration::from_millis(500);
 
 /// Where schedules are kept.
 #[derive(Debug, Clone)]
@@ -23,6 +28,13 @@ pub enum StoreConfig {
     None,
     /// A file in this directory.
     Embedded(PathBuf),
+    /// Redis, which other schedulers may use, too.
+    Redis {
+        /// Where it is.
+        config: RedisConfig,
+        /// End now if it answers and refuses us.
+        refusal_is_fatal: bool,
+    },
 }
 
 /// Why it did not start.
@@ -34,6 +46,9 @@ pub enum StartError {
     /// The embedded store.
     #[error(transparent)]
     Store(#[from] OpenError),
+    /// Redis answers and refuses us.
+    #[error("the store refuses this scheduler: {0}")]
+    Refused(String),
     /// Threads or descriptors.
     #[error("cannot start: {0}")]
     System(#[from] io::Error),
@@ -59,17 +74,32 @@ impl SchedulerServer {
         store: &StoreConfig,
     ) -> Result<SchedulerServer, StartError> {
         match store {
-            StoreConfig::None => Self::run(config, admin_addr, None::<Embedded>),
+            StoreConfig::None => Self::run(config, StoreKind::Absent, admin_addr, None::<Embedded>),
             StoreConfig::Embedded(dir) => {
                 let store = Embedded::open(dir)?;
                 tracing::info!(state_dir = %dir.display(), "schedules are kept in a file");
-                Self::run(config, admin_addr, Some(store))
+                Self::run(config, StoreKind::Own, admin_addr, Some(store))
+            }
+            StoreConfig::Redis {
+                config: redis,
+                refusal_is_fatal,
+            } => {
+                let instance =
+                    String::from_utf8_lossy(&first_msgid([random(), random()])).into_owned();
+                let mut store = RedisStore::new(redis.clone(), instance);
+                match store.probe() {
+                    Ok(Err(error)) if *refusal_is_fatal => return Err(StartError::Refused(error)),
+                    // Said when it is used; it may come yet.
+                    _ => tracing::info!(store = ?redis, "schedules are kept in Redis"),
+                }
+                Self::run(config, StoreKind::Shared, admin_addr, Some(store))
             }
         }
     }
 
     fn run<S: Store>(
         config: SchedulerConfig,
+        kind: StoreKind,
         admin_addr: &Addr,
         store: Option<S>,
     ) -> Result<SchedulerServer, StartError> {
@@ -77,7 +107,7 @@ impl SchedulerServer {
         let admin_addr = listener.addr().clone();
         let (queue, work) = store::queue();
         let config = SchedulerConfig {
-            store: store.is_some(),
+            store: kind,
             ..config
         };
         let node =
@@ -135,7 +165,12 @@ impl SchedulerServer {
             Err(io::Error::other("its thread has ended by a panic"))
         })?;
         if let Some(store) = self.store {
-            // It may be in the middle of a call that blocks; nothing is owed to it.
+            // It may be in the middle of a call that blocks; nothing more is owed by it than to
+            // give its lease up.
+            let end = Instant::now() + STORE_END;
+            while !store.is_finished() && Instant::now() < end {
+                std::thread::sleep(Duration::from_millis(5));
+            }
             if store.is_finished() {
                 let _ = store.join();
             }

@@ -143,11 +143,6 @@ impl Timetable {
         self.bytes
     }
 
-    /// True if this schedule is known.
-    pub fn contains(&self, identity: Identity) -> bool {
-        self.entries.contains_key(&identity)
-    }
-
     /// Due times that passed without a run of their own since this was last asked.
     pub fn take_missed(&mut self) -> u64 {
         std::mem::take(&mut self.missed)
@@ -224,9 +219,35 @@ impl Timetable {
         self.forget(identity)
     }
 
-    /// Removes a schedule that the store no longer has.
-    pub fn drop_restored(&mut self, identity: Identity) -> bool {
-        self.forget(identity)
+    /// Makes it equal to what a store holds, but for schedules whose changes are not written yet.
+    /// The number of schedules taken, and those that could not be.
+    pub fn reconcile(&mut self, records: &[Record], now: Now) -> (u64, Vec<(Identity, BadRecord)>) {
+        let stored: BTreeSet<Identity> = records.iter().map(|record| record.identity).collect();
+        let gone = |identity: &Identity| !stored.contains(identity);
+        let gone: Vec<Identity> = self.entries.keys().copied().filter(gone).collect();
+        for identity in gone {
+            if !self.changed.contains(&identity) {
+                self.forget(identity);
+            }
+        }
+        let (mut taken, mut bad) = (0, Vec::new());
+        for record in records {
+            if self.changed.contains(&record.identity) || self.is_same(record, now) {
+                continue;
+            }
+            match self.restore(record, now) {
+                Ok(()) => taken += 1,
+                Err(error) => bad.push((record.identity, error)),
+            }
+        }
+        (taken, bad)
+    }
+
+    fn is_same(&self, record: &Record, now: Now) -> bool {
+        self.record(record.identity, now).is_some_and(|own| {
+            let due_ms = |record: &Record| record.timing.map(|timing| timing.due_ms);
+            own.body == record.body && due_ms(&own) == due_ms(record)
+        })
     }
 
     /// Looks at the clock: due times of cron schedules are computed anew if it was set back by
@@ -251,13 +272,19 @@ impl Timetable {
         true
     }
 
+    /// The next run that does not wait for a due time, if there is one.
+    pub fn take_at_once(&mut self, now: Now) -> Option<Run> {
+        let (place, identity) = self.at_once.pop_first()?;
+        let entry = self.entries.get_mut(&identity)?;
+        let (_, due_ms) = entry.at_once.take()?;
+        debug_assert!(place < self.next_place);
+        Some(self.run(identity, due_ms, now))
+    }
+
     /// The next run that is due, if there is one.
     pub fn take_due(&mut self, now: Now) -> Option<Run> {
-        if let Some((_, identity)) = self.at_once.first().copied() {
-            let entry = self.entries.get_mut(&identity)?;
-            let (place, due_ms) = entry.at_once.take()?;
-            self.at_once.remove(&(place, identity));
-            return Some(self.run(identity, due_ms, now));
+        if let Some(run) = self.take_at_once(now) {
+            return Some(run);
         }
         loop {
             let identity = self.first_due_entry(now)?;
@@ -297,11 +324,6 @@ impl Timetable {
     /// True if there are changes to write.
     pub fn has_changed(&self) -> bool {
         !self.changed.is_empty()
-    }
-
-    /// True if a change of this schedule is not written yet.
-    pub fn is_changed(&self, identity: Identity) -> bool {
-        self.changed.contains(&identity)
     }
 
     /// A schedule as it is to be stored; `None` if it is to be deleted.

@@ -302,8 +302,8 @@ catalogue! {
     MaxSchedules, "max_schedules", Kind::Int(1, 10_000_000), "100000", S, Now, "most schedules";
     MaxScheduleBytes, "max_schedule_bytes", Kind::Bytes(1 << 20, BUFFER_MAX), "256M", S, Now,
         "bytes of all schedules together";
-    ScheduleStore, "schedule_store", Kind::Choice(&["embedded", "none"]), "embedded", S,
-        Restart, "where schedules are kept: a file in state_dir, or memory only";
+    ScheduleStore, "schedule_store", Kind::Choice(&["embedded", "redis", "none"]), "embedded", S,
+        Restart, "where schedules are kept: a file in state_dir, Redis as by version 0.3.13, memory only";
     RqHost, "rq_host", Kind::Text, "localhost", S, Restart, "host of Redis";
     RqPort, "rq_port", Kind::Int(1, 65_535), "6379", S, Restart, "port of Redis";
     RqDb, "rq_db", Kind::Int(0, COUNT_MAX), "0", S, Restart, "database number in Redis";
@@ -313,7 +313,7 @@ catalogue! {
     RedisClientClassKwargs, "redis_client_class_kwargs", Kind::Dict, "{}", S, Never,
         "arguments of a class of Python's redis";
     RedisStartupErrorHardKill, "redis_startup_error_hard_kill", Kind::Bool, "true", S, Restart,
-        "end if Redis cannot be used at start";
+        "end if Redis answers at start and refuses us; one that cannot be reached is waited for";
     // Files.
     ConfigFile, "config_file", Kind::Text, "/etc/eventmq.conf", ALL, Restart,
         "the settings file; only from the environment (-C names it on the command line)";

@@ -21,6 +21,8 @@ pub enum MisfireRule {
 pub enum ScheduleStore {
     /// A file in `state_dir`.
     Embedded,
+    /// Redis, in the layout of EventMQ 0.3.13.
+    Redis,
     /// Memory only.
     None,
 }
@@ -46,6 +48,11 @@ pub struct SchedulerSettings {
     pub schedule_store: ScheduleStore,
     /// `None`: see [`state_dir`](super::state_dir).
     pub state_dir: Option<PathBuf>,
+    pub rq_host: String,
+    pub rq_port: u16,
+    pub rq_db: u64,
+    pub rq_password: String,
+    pub redis_startup_error_hard_kill: bool,
 }
 
 impl SchedulerSettings {
@@ -72,6 +79,7 @@ impl SchedulerSettings {
             max_schedules: count(Key::MaxSchedules),
             max_schedule_bytes: count(Key::MaxScheduleBytes),
             schedule_store: match settings.word(Key::ScheduleStore) {
+                "redis" => ScheduleStore::Redis,
                 "none" => ScheduleStore::None,
                 _ => ScheduleStore::Embedded,
             },
@@ -79,6 +87,11 @@ impl SchedulerSettings {
                 "" => None,
                 path => Some(PathBuf::from(path)),
             },
+            rq_host: settings.word(Key::RqHost).to_owned(),
+            rq_port: u16::try_from(settings.int(Key::RqPort)).unwrap_or(u16::MAX),
+            rq_db: settings.int(Key::RqDb),
+            rq_password: settings.word(Key::RqPassword).to_owned(),
+            redis_startup_error_hard_kill: settings.bool(Key::RedisStartupErrorHardKill),
         }
     }
 }

@@ -9,7 +9,7 @@ use eventmq::ids::{ConnId, Now, Socket};
 use eventmq::link::PeerInfo;
 use eventmq::scheduler::cron::Cron;
 use eventmq::scheduler::identity::Identity;
-use eventmq::scheduler::ledger::{Answer, Health, Loaded, Request};
+use eventmq::scheduler::ledger::{Answer, Health, Lease, Loaded, Request, StoreKind};
 use eventmq::scheduler::node::{SchedulerCommand, SchedulerConfig, SchedulerNode, StorePort};
 use eventmq::scheduler::record::Record;
 use eventmq::scheduler::session::SessionConfig;
@@ -151,7 +151,7 @@ fn node(misfire: Misfire, port: &Port, incarnation: u64) -> SchedulerNode<Port> 
         misfire,
         schedules_max: 1_000,
         schedule_bytes_max: 1 << 20,
-        store: true,
+        store: StoreKind::Own,
     };
     SchedulerNode::new(
         config,
@@ -464,6 +464,11 @@ impl World {
                     ..Loaded::default()
                 })
             }
+            Request::Lease => Answer::Leased(Lease {
+                ours: true,
+                version: 0,
+                others: false,
+            }),
             Request::Write(batch) => {
                 for record in batch.put {
                     self.store.insert(record.identity, record);

@@ -5,9 +5,11 @@ mod preview;
 use eventmq::addr::Addr;
 use eventmq::daemon::{self, Daemon, Extra, Program, StartFailure};
 use eventmq::metrics::Counter;
+use eventmq::scheduler::ledger::StoreKind;
 use eventmq::scheduler::node::SchedulerConfig;
 use eventmq::scheduler::server::{SchedulerServer, StoreConfig};
 use eventmq::scheduler::session::SessionConfig;
+use eventmq::scheduler::store::RedisConfig;
 use eventmq::scheduler::timetable::Misfire;
 use eventmq::settings::{
     Component, Key, MisfireRule, ScheduleStore, SchedulerSettings, Settings, state_dir,
@@ -24,6 +26,7 @@ const PROGRAM: Program = Program {
         Key::Misfire,
         Key::ScheduleStore,
         Key::StateDir,
+        Key::RqHost,
         Key::LogFormat,
         Key::LogLevel,
     ],
@@ -55,13 +58,22 @@ fn scheduler_config(s: &SchedulerSettings) -> SchedulerConfig {
         },
         schedules_max: s.max_schedules,
         schedule_bytes_max: s.max_schedule_bytes,
-        store: s.schedule_store != ScheduleStore::None,
+        store: StoreKind::Absent,
     }
 }
 
 fn store_config(s: &SchedulerSettings) -> Result<StoreConfig, StartFailure> {
     match s.schedule_store {
         ScheduleStore::None => Ok(StoreConfig::None),
+        ScheduleStore::Redis => Ok(StoreConfig::Redis {
+            config: RedisConfig {
+                host: s.rq_host.clone(),
+                port: s.rq_port,
+                db: s.rq_db,
+                password: s.rq_password.clone(),
+            },
+            refusal_is_fatal: s.redis_startup_error_hard_kill,
+        }),
         ScheduleStore::Embedded => {
             let variables: Vec<_> = std::env::vars_os().collect();
             let variable = |name: &str| {

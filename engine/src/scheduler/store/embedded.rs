@@ -145,6 +145,7 @@ mod tests {
             put: vec![newer.clone()],
             delete: vec![a.identity, record('c', "", 0).identity],
             fires: vec![(a.identity, 5)],
+            announce: true,
         };
         assert_eq!(store.write(&batch), Ok(Vec::new()));
         assert_eq!(store.load().unwrap().records, [newer]);

@@ -4,11 +4,13 @@
 //! after the other.
 
 mod embedded;
+mod redis;
 
+pub use self::redis::{RedisConfig, RedisStore};
 pub use embedded::{Embedded, OpenError};
 
 use super::identity::Identity;
-use super::ledger::{Answer, Batch, Loaded, Request};
+use super::ledger::{Answer, Batch, Lease, Loaded, Request};
 use super::node::{SchedulerCommand, StorePort};
 use crate::runtime::node::NodeHandle;
 use crate::runtime::threads::agent_thread;
@@ -29,6 +31,21 @@ pub trait Store: Send + 'static {
     /// # Errors
     /// One line; the next call tries again.
     fn write(&mut self, batch: &Batch) -> Result<Vec<(Identity, u64)>, String>;
+
+    /// Takes or renews the lease of who fires, where schedulers share the store.
+    ///
+    /// # Errors
+    /// One line; the next call tries again.
+    fn lease(&mut self) -> Result<Lease, String> {
+        Ok(Lease {
+            ours: true,
+            version: 0,
+            others: false,
+        })
+    }
+
+    /// Gives the lease up: the scheduler has ended.
+    fn release(&mut self) {}
 }
 
 /// The requests' end of the queue to the store's thread.
@@ -75,11 +92,13 @@ pub fn spawn<S: Store>(
             let answer = match request {
                 Request::Load => store.load().map(Answer::Loaded),
                 Request::Write(batch) => store.write(&batch).map(Answer::Written),
+                Request::Lease => store.lease().map(Answer::Leased),
             };
             let answer = answer.unwrap_or_else(Answer::Failed);
             if node.give(SchedulerCommand::Store(answer)).is_err() {
-                return;
+                break;
             }
         }
+        store.release();
     })
 }
