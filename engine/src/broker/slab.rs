@@ -112,6 +112,11 @@ impl<T> Dense<T> {
         step();
         self.0.get(ix as usize)
     }
+
+    /// All entries: for checks, not for messages.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &T> {
+        self.0.iter()
+    }
 }
 
 impl<T> Index<u32> for Dense<T> {
