@@ -306,14 +306,16 @@ impl Model {
         let (now, silence) = (self.effective(), self.rules.silence_ms * MS);
         let stalled = self.schedulers.stalled;
         let seen = self.schedulers.seen[id];
+        // Time that did not count may have been more than what has passed since.
+        let silent_for = now.saturating_sub(seen);
         let entry = self.schedulers.by_id.get_mut(id).unwrap();
         let slow_over = |at: u64| at + SLOW_MS * MS <= self.now;
         if entry.in_grace {
             entry.silence_due = now + silence + stalled;
-        } else if now - seen >= 2 * silence || entry.slow_since.is_some_and(slow_over) {
+        } else if silent_for >= 2 * silence || entry.slow_since.is_some_and(slow_over) {
             self.schedulers.removed.push(id.to_owned());
             self.unregister_scheduler(id);
-        } else if now - seen >= silence {
+        } else if silent_for >= silence {
             entry.silent = true;
             entry.silence_due = seen + 2 * silence + stalled;
         } else {
