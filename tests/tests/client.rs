@@ -363,7 +363,11 @@ fn a_broker_that_hangs_is_left_for_the_next_one() {
     let stat = format!("/proc/{}/stat", first.process().pid());
     eventually("it is stopped", PATIENCE, || {
         let text = std::fs::read_to_string(&stat).expect("its state");
-        if text.contains(") T ") { Ok(()) } else { Err(text) }
+        if text.contains(") T ") {
+            Ok(())
+        } else {
+            Err(text)
+        }
     });
     let error = client.defer_job(add()).expect_err("it hangs");
     assert!(error.may_have_been_taken(), "{error}");

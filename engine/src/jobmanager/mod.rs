@@ -1,8 +1,8 @@
 //! The job manager: takes jobs from brokers and runs them.
 //!
-//! Owns: the state machine towards brokers ([`manager`]) and the pool of worker processes
-//! ([`pool`]), both without I/O; the thread that runs jobs ([`executor`]); processes and what ends
-//! with them ([`process`]); [`JobManager`], which puts them together. May import layers 0-5, never
+//! Owns: the state machine towards brokers (`manager`) and the pool of worker processes
+//! (`pool`), both without I/O; the thread that runs jobs (`executor`); processes and what ends
+//! with them (`process`); [`JobManager`], which puts them together. May import layers 0-5, never
 //! `broker` or `server`.
 //!
 //! Invariants: every job taken has exactly one end, told to its broker with REPLY (if asked for)
