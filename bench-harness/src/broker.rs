@@ -64,6 +64,7 @@ fn start(options: &Options) -> Result<(Server, Addresses)> {
     let addresses = Addresses {
         frontend: server.addr(Socket::Frontend),
         backend: server.addr(Socket::Backend),
+        administrative: Some(server.addr(Socket::Admin)),
         cxxflags: None,
     };
     Ok((server, addresses))
@@ -100,6 +101,7 @@ pub(crate) fn run_publisher() -> Result<()> {
     child::announce(&Addresses {
         frontend: server.addr(INCOMING),
         backend: server.addr(OUTGOING),
+        administrative: None,
         cxxflags: None,
     })?;
     let report = server

@@ -19,6 +19,8 @@ pub(crate) const ALLOCATIONS: &str = "allocations";
 pub(crate) struct Addresses {
     pub(crate) frontend: Addr,
     pub(crate) backend: Addr,
+    /// Where it answers STATUS and LATENCY, if it does.
+    pub(crate) administrative: Option<Addr>,
     /// Flags that the libzmq inside the child was built with, if it uses one.
     pub(crate) cxxflags: Option<String>,
 }
@@ -27,8 +29,11 @@ impl Addresses {
     fn line(&self) -> String {
         let flags = self.cxxflags.as_deref();
         let flags = flags.map_or_else(String::new, |flags| format!(" cxxflags={flags}"));
+        let administrative = self.administrative.as_ref();
+        let administrative =
+            administrative.map_or_else(String::new, |addr| format!(" administrative={addr}"));
         format!(
-            "{READY} frontend={} backend={}{flags}",
+            "{READY} frontend={} backend={}{administrative}{flags}",
             self.frontend, self.backend
         )
     }
@@ -41,11 +46,19 @@ impl Addresses {
         }
         let frontend = Addr::from_str(words.next()?.strip_prefix("frontend=")?).ok()?;
         let backend = Addr::from_str(words.next()?.strip_prefix("backend=")?).ok()?;
-        let flags: Vec<&str> = words.collect();
+        let mut flags: Vec<&str> = words.collect();
+        let administrative = flags
+            .first()
+            .and_then(|word| word.strip_prefix("administrative="))
+            .and_then(|text| Addr::from_str(text).ok());
+        if administrative.is_some() {
+            flags.remove(0);
+        }
         let cxxflags = flags.join(" ").strip_prefix("cxxflags=").map(str::to_owned);
         Some(Addresses {
             frontend,
             backend,
+            administrative,
             cxxflags,
         })
     }
@@ -99,14 +112,16 @@ mod tests {
 
     #[test]
     fn announced_addresses_are_understood() {
-        for cxxflags in [
-            None,
-            Some(String::new()),
-            Some("-O2 -DZMQ_HAVE_EVENTFD".to_owned()),
+        for (cxxflags, administrative) in [
+            (None, None),
+            (None, Some(loopback(7))),
+            (Some(String::new()), None),
+            (Some("-O2 -DZMQ_HAVE_EVENTFD".to_owned()), Some(loopback(9))),
         ] {
             let addresses = Addresses {
                 frontend: loopback(1),
                 backend: loopback(65535),
+                administrative,
                 cxxflags,
             };
             assert_eq!(Addresses::parse(&addresses.line()), Some(addresses));

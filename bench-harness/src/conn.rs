@@ -3,6 +3,8 @@
 use crate::failure::{Failure, Result};
 use crate::handshake::{Blocking, Opened};
 use mio::net::{TcpStream, UnixStream};
+#[cfg(feature = "libzmq")]
+use mio::unix::SourceFd;
 use mio::{Interest, Registry, Token};
 use std::io::{self, Read, Write};
 
@@ -15,6 +17,33 @@ const OUT_BYTES_KEPT: usize = 4 * 1024 * 1024;
 enum Stream {
     Tcp(TcpStream),
     Unix(UnixStream),
+    #[cfg(feature = "libzmq")]
+    Zmq(crate::zmq_stream::ZmqStream),
+    /// Given up by this side.
+    Closed,
+}
+
+impl Stream {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Stream::Tcp(s) => s.read(buf),
+            Stream::Unix(s) => s.read(buf),
+            #[cfg(feature = "libzmq")]
+            Stream::Zmq(s) => s.read(buf),
+            Stream::Closed => Err(io::ErrorKind::WouldBlock.into()),
+        }
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Stream::Tcp(s) => s.write(bytes),
+            Stream::Unix(s) => s.write(bytes),
+            #[cfg(feature = "libzmq")]
+            Stream::Zmq(s) => s.write(bytes),
+            // Nobody will miss them.
+            Stream::Closed => Ok(bytes.len()),
+        }
+    }
 }
 
 /// A registered connection. Reading is edge-triggered: [`Conn::receive`] until it says `Drained`.
@@ -44,18 +73,14 @@ pub(crate) enum More {
     Closed,
 }
 
-/// The read buffer shared by all connections of a thread, so that it stays in cache.
-#[derive(Debug)]
+/// The read buffer shared by all connections of a thread, so that it stays in cache. Empty, it is a
+/// stand-in without memory while the real one is in use.
+#[derive(Debug, Default)]
 pub(crate) struct Scratch(Vec<u8>);
 
 impl Scratch {
     pub(crate) fn new() -> Self {
         Scratch(vec![0; READ_BYTES])
-    }
-
-    /// A stand-in without memory while the real one is in use.
-    pub(crate) fn empty() -> Self {
-        Scratch(Vec::new())
     }
 }
 
@@ -66,6 +91,7 @@ impl Conn {
             stream,
             rest,
             label,
+            ..
         } = opened;
         Conn::register(stream, rest, label.clone(), registry, token)
             .map_err(|error| Failure::run(format!("cannot watch {label}: {error}")))
@@ -92,6 +118,13 @@ impl Conn {
                 registry.register(&mut stream, token, interest)?;
                 Stream::Unix(stream)
             }
+            #[cfg(feature = "libzmq")]
+            Blocking::Zmq(mut stream) => {
+                stream.set_nonblocking(true);
+                // It is only a sign that the socket has to be looked at.
+                registry.register(&mut SourceFd(&stream.fd()), token, Interest::READABLE)?;
+                Stream::Zmq(stream)
+            }
         };
         let out = Vec::with_capacity(READ_BYTES);
         Ok(Conn {
@@ -116,11 +149,7 @@ impl Conn {
         buf[..kept].copy_from_slice(&self.partial);
         self.partial.clear();
         loop {
-            let result = match &mut self.stream {
-                Stream::Tcp(s) => s.read(&mut buf[kept..]),
-                Stream::Unix(s) => s.read(&mut buf[kept..]),
-            };
-            let (read, more) = match result {
+            let (read, more) = match self.stream.read(&mut buf[kept..]) {
                 Ok(0) => (0, More::Closed),
                 Ok(len) if kept + len == buf.len() => (len, More::Likely),
                 Ok(len) => (len, More::Drained),
@@ -142,11 +171,7 @@ impl Conn {
     pub(crate) fn flush(&mut self) -> Result<()> {
         while !self.blocked && self.written < self.out.len() {
             let bytes = &self.out[self.written..];
-            let result = match &mut self.stream {
-                Stream::Tcp(s) => s.write(bytes),
-                Stream::Unix(s) => s.write(bytes),
-            };
-            match result {
+            match self.stream.write(bytes) {
                 Ok(len) => {
                     // A short write means a full buffer: the writable event will come.
                     self.blocked = len < bytes.len();
@@ -176,6 +201,29 @@ impl Conn {
     /// True if nothing waits to be written.
     pub(crate) fn is_flushed(&self) -> bool {
         self.out.is_empty()
+    }
+
+    /// Gives the connection up without a word: what was not sent or read is lost.
+    pub(crate) fn close(&mut self) {
+        self.stream = Stream::Closed;
+        self.partial.clear();
+        self.out.clear();
+        self.written = 0;
+    }
+
+    /// False after [`Conn::close`].
+    pub(crate) fn is_open(&self) -> bool {
+        !matches!(self.stream, Stream::Closed)
+    }
+
+    /// True if there is input that no event will tell of: libzmq tells only of changes, and sending
+    /// may have noticed one.
+    pub(crate) fn has_unseen_input(&self) -> bool {
+        match &self.stream {
+            #[cfg(feature = "libzmq")]
+            Stream::Zmq(s) => s.is_readable(),
+            _ => false,
+        }
     }
 
     /// Who is on the other side.

@@ -1,5 +1,5 @@
 //! CPU time of a process by thread, from /proc: nanoseconds from `schedstat`, the split into user
-//! and system time (10 ms ticks) from `stat`.
+//! and system time (10 ms ticks) from `stat`, context switches from `status`.
 
 use crate::failure::{Failure, Result};
 use serde::Serialize;
@@ -19,6 +19,9 @@ struct ThreadTimes {
     wait_ns: u64,
     user_ns: u64,
     system_ns: u64,
+    /// Switches away from the thread: because it waited, and because another had its turn.
+    voluntary_switches: u64,
+    involuntary_switches: u64,
 }
 
 /// Counters of the threads of a process at one moment, by thread id.
@@ -33,6 +36,8 @@ pub(crate) struct Used {
     pub(crate) wait_ns: u64,
     pub(crate) user_ns: u64,
     pub(crate) system_ns: u64,
+    pub(crate) voluntary_switches: u64,
+    pub(crate) involuntary_switches: u64,
 }
 
 impl Sample {
@@ -69,6 +74,8 @@ impl Sample {
             wait_ns: 0,
             user_ns: 0,
             system_ns: 0,
+            voluntary_switches: 0,
+            involuntary_switches: 0,
         };
         let used = |(tid, now): (&u32, &ThreadTimes)| {
             let before = earlier.0.get(tid).unwrap_or(&zero);
@@ -78,6 +85,12 @@ impl Sample {
                 wait_ns: now.wait_ns.saturating_sub(before.wait_ns),
                 user_ns: now.user_ns.saturating_sub(before.user_ns),
                 system_ns: now.system_ns.saturating_sub(before.system_ns),
+                voluntary_switches: now
+                    .voluntary_switches
+                    .saturating_sub(before.voluntary_switches),
+                involuntary_switches: now
+                    .involuntary_switches
+                    .saturating_sub(before.involuntary_switches),
             }
         };
         let mut all: Vec<Used> = self.0.iter().map(used).collect();
@@ -97,6 +110,8 @@ pub(crate) fn total(threads: &[Used]) -> Used {
         sum.wait_ns += used.wait_ns;
         sum.user_ns += used.user_ns;
         sum.system_ns += used.system_ns;
+        sum.voluntary_switches += used.voluntary_switches;
+        sum.involuntary_switches += used.involuntary_switches;
     }
     sum
 }
@@ -104,10 +119,11 @@ pub(crate) fn total(threads: &[Used]) -> Used {
 fn read_thread(task: &Path) -> Option<ThreadTimes> {
     let schedstat = fs::read_to_string(task.join("schedstat")).ok()?;
     let stat = fs::read_to_string(task.join("stat")).ok()?;
-    parse_thread(&stat, &schedstat)
+    let status = fs::read_to_string(task.join("status")).ok()?;
+    parse_thread(&stat, &schedstat, &status)
 }
 
-fn parse_thread(stat: &str, schedstat: &str) -> Option<ThreadTimes> {
+fn parse_thread(stat: &str, schedstat: &str, status: &str) -> Option<ThreadTimes> {
     // The name stands in parentheses and may itself contain them and blanks.
     let (open, close) = (stat.find('(')?, stat.rfind(')')?);
     let fields: Vec<&str> = stat.get(close + 1..)?.split_whitespace().collect();
@@ -119,7 +135,15 @@ fn parse_thread(stat: &str, schedstat: &str) -> Option<ThreadTimes> {
         wait_ns: times.next()?.ok()?,
         user_ns: ticks(11)? * TICK_NS,
         system_ns: ticks(12)? * TICK_NS,
+        voluntary_switches: status_value(status, "voluntary_ctxt_switches:")?,
+        involuntary_switches: status_value(status, "nonvoluntary_ctxt_switches:")?,
     })
+}
+
+/// The number behind `key` in a `status` file.
+fn status_value(status: &str, key: &str) -> Option<u64> {
+    let rest = status.lines().find_map(|line| line.strip_prefix(key))?;
+    rest.split_whitespace().next()?.parse().ok()
 }
 
 /// Resident memory of process `pid` in bytes.
@@ -127,10 +151,17 @@ pub(crate) fn resident_bytes(pid: u32) -> Result<u64> {
     let path = format!("/proc/{pid}/status");
     let status = fs::read_to_string(&path)
         .map_err(|error| Failure::run(format!("cannot read {path}: {error}")))?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    let kib = line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
-    kib.map(|kib| kib * 1024)
+    status_value(&status, "VmRSS:")
+        .map(|kib| kib * 1024)
         .ok_or_else(|| Failure::run(format!("{path} does not tell the resident memory")))
+}
+
+/// Number of open file descriptors of process `pid`.
+pub(crate) fn open_files(pid: u32) -> Result<u64> {
+    let path = format!("/proc/{pid}/fd");
+    let entries = fs::read_dir(&path)
+        .map_err(|error| Failure::run(format!("cannot read {path}: {error}")))?;
+    Ok(entries.count() as u64)
 }
 
 #[cfg(test)]
@@ -138,13 +169,17 @@ mod tests {
     use super::*;
     use std::time::{Duration, Instant};
 
+    const STATUS: &str = "Name:\ta\nvoluntary_ctxt_switches:\t12\nnonvoluntary_ctxt_switches:\t3\n";
+
     #[test]
     fn thread_names_may_hold_anything() {
         let stat = "7 (a) b (c) R 1 1 1 0 -1 4194304 85 0 1 0 40 3 0 0 20 0 1 0 88077 0 0";
-        let times = parse_thread(stat, "123456 789 4\n").unwrap();
+        let times = parse_thread(stat, "123456 789 4\n", STATUS).unwrap();
         assert_eq!(times.name, "a) b (c");
         assert_eq!((times.run_ns, times.wait_ns), (123_456, 789));
         assert_eq!((times.user_ns, times.system_ns), (400_000_000, 30_000_000));
+        let switches = (times.voluntary_switches, times.involuntary_switches);
+        assert_eq!(switches, (12, 3));
     }
 
     #[test]
@@ -159,6 +194,7 @@ mod tests {
         let used = total(&Sample::take(pid, |_| true).unwrap().since(&before));
         assert!(used.run_ns > 5_000_000, "{spins} spins: {used:?}");
         assert!(resident_bytes(pid).unwrap() > 100_000);
+        assert!(open_files(pid).unwrap() >= 3);
     }
 
     #[test]

@@ -28,6 +28,14 @@ impl Failure {
         }
     }
 
+    /// A measurement ended well, and what was demanded of it does not hold.
+    pub(crate) fn with_code(line: impl Into<String>, code: u8) -> Self {
+        Failure {
+            line: line.into(),
+            code,
+        }
+    }
+
     /// Exit status.
     pub(crate) fn code(&self) -> u8 {
         self.code

@@ -188,7 +188,7 @@ fn fill(
                 Err(refused(buf, frames, accepted - from))
             })?;
         }
-        progress.show("filling", u64::from(accepted));
+        progress.show("filling", u64::from(accepted), None);
     }
     Ok(())
 }
@@ -238,7 +238,7 @@ fn drain(options: &Options, place: &Place, jobs: u32, progress: &mut Progress) -
             .map_err(|failure| {
                 Failure::run(format!("{taken} of {jobs} jobs came back: {failure}"))
             })?;
-        progress.show("draining", u64::from(taken));
+        progress.show("draining", u64::from(taken), None);
     }
     let goodbye = crate::wire::message(&[b"KBYE", msgid.with(3, 0).bytes()]);
     worker.send(&goodbye)

@@ -126,6 +126,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     child::announce(&Addresses {
         frontend: child::loopback(port(&frontend).map_err(failure)?),
         backend: child::loopback(port(&backend).map_err(failure)?),
+        administrative: None,
         cxxflags: None,
     })?;
     let mut events = Events::with_capacity(1024);
@@ -205,7 +206,7 @@ impl Floor {
         let Some(mut peer) = self.peers[at].take() else {
             return;
         };
-        let mut scratch = std::mem::replace(&mut self.scratch, Scratch::empty());
+        let mut scratch = std::mem::take(&mut self.scratch);
         let alive = loop {
             let Ok((buf, more)) = peer.conn.receive(&mut scratch) else {
                 break false;

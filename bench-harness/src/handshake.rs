@@ -14,6 +14,9 @@ use std::time::{Duration, Instant};
 /// Longest time that one step of connecting may take.
 pub(crate) const STEP_SECS_MAX: u64 = 5;
 const GREETING_BYTES: usize = 64;
+/// Property of a handshake, with the length of its name, by which this project's programs know
+/// each other.
+const EXTENSIONS: &[u8] = b"\x09X-EventMQ";
 /// Bytes kept of a peer that never completes a message while connecting.
 const REST_BYTES_MAX: usize = 1024 * 1024;
 
@@ -22,6 +25,8 @@ const REST_BYTES_MAX: usize = 1024 * 1024;
 pub(crate) enum Blocking {
     Tcp(TcpStream),
     Unix(UnixStream),
+    #[cfg(feature = "libzmq")]
+    Zmq(crate::zmq_stream::ZmqStream),
 }
 
 impl Blocking {
@@ -56,15 +61,23 @@ impl Blocking {
                 s.set_read_timeout(step)?;
                 s.set_write_timeout(step)
             }
+            // It is made with them.
+            #[cfg(feature = "libzmq")]
+            Blocking::Zmq(_) => Ok(()),
         }
     }
 }
 
 impl Blocking {
-    fn set_nonblocking(&self, on: bool) -> io::Result<()> {
+    fn set_nonblocking(&mut self, on: bool) -> io::Result<()> {
         match self {
             Blocking::Tcp(s) => s.set_nonblocking(on),
             Blocking::Unix(s) => s.set_nonblocking(on),
+            #[cfg(feature = "libzmq")]
+            Blocking::Zmq(s) => {
+                s.set_nonblocking(on);
+                Ok(())
+            }
         }
     }
 }
@@ -74,6 +87,8 @@ impl Read for Blocking {
         match self {
             Blocking::Tcp(s) => s.read(buf),
             Blocking::Unix(s) => s.read(buf),
+            #[cfg(feature = "libzmq")]
+            Blocking::Zmq(s) => s.read(buf),
         }
     }
 }
@@ -83,6 +98,8 @@ impl Write for Blocking {
         match self {
             Blocking::Tcp(s) => s.write(buf),
             Blocking::Unix(s) => s.write(buf),
+            #[cfg(feature = "libzmq")]
+            Blocking::Zmq(s) => s.write(buf),
         }
     }
 
@@ -99,6 +116,8 @@ pub(crate) struct Opened {
     pub(crate) rest: Vec<u8>,
     /// What to call the other side in messages.
     pub(crate) label: String,
+    /// The other side announced the extensions of this project in its handshake.
+    pub(crate) extended: bool,
 }
 
 /// Connects to a broker's socket as a DEALER with the routing id `identity`.
@@ -131,6 +150,7 @@ fn shake_hands(stream: Blocking, label: String, ready: &[u8]) -> Result<Opened> 
         stream,
         rest: Vec::new(),
         label,
+        extended: false,
     };
     opened
         .stream
@@ -156,6 +176,9 @@ fn shake_hands(stream: Blocking, label: String, ready: &[u8]) -> Result<Opened> 
             opened.label, text
         )));
     }
+    opened.extended = body
+        .windows(EXTENSIONS.len())
+        .any(|window| window.eq_ignore_ascii_case(EXTENSIONS));
     Ok(opened)
 }
 
@@ -309,9 +332,16 @@ impl Opened {
         result.map_err(|error| self.io_failure("read from", &error))
     }
 
-    /// Registers a worker: sends INFORM for `queue` and waits for its ACK.
+    /// Registers a worker of one queue.
     pub(crate) fn register_worker(&mut self, queue: &str, msgid: &[u8]) -> Result<()> {
-        let queues = serde_json::json!([[10, queue]]).to_string();
+        self.register_worker_of(&[queue.to_owned()], msgid)
+    }
+
+    /// Registers a worker: sends INFORM for `queues`, all with the same weight, and waits for its
+    /// ACK.
+    pub(crate) fn register_worker_of(&mut self, queues: &[String], msgid: &[u8]) -> Result<()> {
+        let weighted: Vec<(u32, &String)> = queues.iter().map(|queue| (10, queue)).collect();
+        let queues = serde_json::json!(weighted).to_string();
         self.send(&message(&[b"INFORM", msgid, queues.as_bytes(), b"worker"]))?;
         let until = Instant::now() + Duration::from_secs(STEP_SECS_MAX);
         loop {

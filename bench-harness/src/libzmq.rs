@@ -62,6 +62,7 @@ fn serve() -> std::result::Result<Result<()>, zmq::Error> {
     let addresses = Addresses {
         frontend: frontend_addr,
         backend: backend_addr,
+        administrative: None,
         cxxflags: Some(option_env!("CXXFLAGS").unwrap_or("").to_owned()),
     };
     if let Err(failure) = child::announce(&addresses) {
@@ -114,6 +115,7 @@ pub(crate) fn run_publisher() -> Result<()> {
     child::announce(&Addresses {
         frontend,
         backend,
+        administrative: None,
         cxxflags: Some(option_env!("CXXFLAGS").unwrap_or("").to_owned()),
     })?;
     loop {

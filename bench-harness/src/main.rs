@@ -5,8 +5,11 @@
 //! parses nothing (`floor`) and two libzmq ROUTER sockets (`libzmq`) need for the same load.
 //! docs/bench.md tells how to use it and how to read the numbers.
 
+mod admin;
 mod broker;
+mod broker_view;
 mod child;
+mod compare;
 mod conn;
 mod cpu;
 mod environment;
@@ -16,17 +19,25 @@ mod fill;
 mod floor;
 mod generator;
 mod handshake;
+mod hlog;
 mod idle;
 #[cfg(feature = "libzmq")]
 mod libzmq;
 mod measure;
 mod place;
 mod progress;
+mod rate;
 mod report;
 mod run;
+mod service;
+mod site;
+mod soak;
 mod target;
+mod transport;
 mod wire;
 mod workload;
+#[cfg(feature = "libzmq")]
+mod zmq_stream;
 
 use clap::{Parser, Subcommand};
 use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
@@ -56,6 +67,12 @@ struct Arguments {
 enum Command {
     /// Put a load on one or several brokers and compare them
     Run(Box<run::Options>),
+    /// Send at fixed, rising rates: latency by rate, and where it bends
+    Rate(Box<rate::Options>),
+    /// Put a load on a broker for long, with faults, and account for every job
+    Soak(Box<soak::Options>),
+    /// Measure two targets in alternation: ratios pair by pair
+    Compare(Box<compare::Options>),
     /// Let jobs wait without a worker: memory per job, then take them all
     Fill(Box<fill::Options>),
     /// Open connections that do nothing: memory and CPU
@@ -79,6 +96,9 @@ enum Command {
 fn main() -> ExitCode {
     let result = match Arguments::parse().command {
         Command::Run(options) => run::run(&options),
+        Command::Rate(options) => rate::run(&options),
+        Command::Soak(options) => soak::run(&options),
+        Command::Compare(options) => compare::run(&options),
         Command::Fill(options) => fill::run(&options),
         Command::Idle(options) => idle::run(&options),
         Command::Broker(options) => broker::run(&options),

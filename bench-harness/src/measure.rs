@@ -3,19 +3,30 @@
 //! Nothing is counted but what happens between two samples, taken while the load goes on. After
 //! the window no job is sent any more and every outstanding one must be answered.
 
-use crate::cpu::{self, Sample, Used};
+mod evaluate;
+mod timeline;
+
+pub(crate) use evaluate::{Cpu, Latency, Measured};
+pub(crate) use timeline::{Interval, Point, Timeline};
+
+use crate::admin::Admin;
+use crate::broker_view::Look;
+use crate::cpu::{self, Sample};
 use crate::failure::{Failure, Result};
-use crate::generator::{self, Outcome, Plan, Shared, latency_histogram};
+use crate::generator::tally::Tally;
+use crate::generator::{self, Outcome, Plan, Running, Shared};
 use crate::progress::Progress;
 use crate::target::Spawned;
-use hdrhistogram::Histogram;
-use serde::Serialize;
+use eventmq::addr::Addr;
+use eventmq::server::Server;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 const GENERATOR: &str = "generator-";
+/// The I/O threads of libzmq, which are the generator's when it uses that.
+const LIBZMQ: &str = "ZMQbg";
 /// Name of the thread that coordinates: that of the program.
 const MAIN: &str = "emq-bench";
 const LOOK_MS: u64 = 5;
@@ -38,65 +49,26 @@ impl Extent {
     }
 }
 
-/// Where the broker's CPU time is read.
+/// Where the broker's CPU time is read. Dropping it ends a broker that was started.
 #[derive(Debug)]
-pub(crate) enum Broker<'a> {
+pub(crate) enum Broker {
     /// A process that this one started and can ask.
-    Spawned(&'a mut Spawned),
+    Spawned(Spawned),
     /// Another process, if its id is known.
     External(Option<u32>),
     /// All threads of this process but the generator's and the main one.
-    InProcess,
+    InProcess(#[expect(dead_code, reason = "dropping it ends the broker")] Box<Server>),
 }
 
-/// Percentiles in microseconds.
-#[derive(Debug, Clone, Default, Serialize)]
-pub(crate) struct Latency {
-    pub(crate) mean_us: f64,
-    pub(crate) p50_us: f64,
-    pub(crate) p90_us: f64,
-    pub(crate) p99_us: f64,
-    pub(crate) p999_us: f64,
-    pub(crate) max_us: f64,
-}
-
-/// CPU time in the window.
-#[derive(Debug, Clone, Default, Serialize)]
-pub(crate) struct Cpu {
-    pub(crate) us_per_job: f64,
-    /// Share of user time in ticks, 0 to 1.
-    pub(crate) user_share: f64,
-    /// Time per job in which threads were ready to run and had no core: noise of the machine.
-    pub(crate) waited_us_per_job: f64,
-    pub(crate) threads: Vec<ThreadCpu>,
-}
-
-/// CPU time of one thread of the broker.
-#[derive(Debug, Clone, Serialize)]
-pub(crate) struct ThreadCpu {
-    pub(crate) name: String,
-    pub(crate) us_per_job: f64,
-    /// Part of one core that it used, 0 to 1.
-    pub(crate) busy: f64,
-}
-
-/// Result of one run.
-#[derive(Debug, Clone, Serialize)]
-pub(crate) struct Measured {
-    pub(crate) target: String,
-    /// Flags that the target's libzmq was built with, if it uses one.
-    pub(crate) cxxflags: Option<String>,
-    pub(crate) round: usize,
-    pub(crate) jobs: u64,
-    pub(crate) seconds: f64,
-    pub(crate) jobs_per_sec: f64,
-    pub(crate) latency: Latency,
-    pub(crate) cpu: Option<Cpu>,
-    pub(crate) generator_us_per_job: f64,
-    /// Part of one core used by the busiest thread of the generator, 0 to 1.
-    pub(crate) generator_busy: f64,
-    /// Allocations of the broker's process in the window.
-    pub(crate) allocations: Option<u64>,
+/// What is measured, and for how long.
+#[derive(Debug, Clone)]
+pub(crate) struct Course {
+    pub(crate) warm_up: Extent,
+    pub(crate) window: Extent,
+    /// Length of the intervals of the timeline.
+    pub(crate) interval: Duration,
+    /// Where to ask the broker for its own view.
+    pub(crate) administrative: Option<Addr>,
 }
 
 struct Moment {
@@ -105,27 +77,38 @@ struct Moment {
     broker: Option<Sample>,
     generator: Sample,
     allocations: Option<u64>,
+    resident_bytes: Option<u64>,
 }
 
-impl Broker<'_> {
+impl Broker {
     fn allocations(&mut self) -> Result<Option<u64>> {
         match self {
-            Broker::Spawned(spawned) => spawned.allocations().map(Some),
+            Broker::Spawned(spawned) => spawned.allocations(),
             Broker::External(_) => Ok(None),
-            Broker::InProcess => Ok(Some(crate::allocations())),
+            Broker::InProcess(_) => Ok(Some(crate::allocations())),
         }
     }
 
-    fn sample(&self) -> Result<Option<Sample>> {
-        let all = |pid| Sample::take(pid, |_| true).map(Some);
+    /// The process to look at; that of this program when the broker is part of it.
+    pub(crate) fn pid(&self) -> Option<u32> {
         match self {
-            Broker::Spawned(spawned) => all(spawned.pid()),
-            Broker::External(pid) => pid.map_or(Ok(None), all),
-            Broker::InProcess => {
-                let wanted = |name: &str| !name.starts_with(GENERATOR) && name != MAIN;
-                Sample::take(std::process::id(), wanted).map(Some)
-            }
+            Broker::Spawned(spawned) => Some(spawned.pid()),
+            Broker::External(pid) => *pid,
+            Broker::InProcess(_) => Some(std::process::id()),
         }
+    }
+
+    /// Resident memory, of the whole process also when the broker is only a part of it.
+    pub(crate) fn resident_bytes(&self) -> Result<Option<u64>> {
+        self.pid().map(cpu::resident_bytes).transpose()
+    }
+
+    fn sample(&self) -> Result<Option<Sample>> {
+        let wanted = |name: &str| match self {
+            Broker::InProcess(_) => !is_generator(name) && name != MAIN,
+            _ => true,
+        };
+        self.pid().map(|pid| Sample::take(pid, wanted)).transpose()
     }
 
     fn moment(&mut self, shared: &Shared, first: bool) -> Result<Moment> {
@@ -134,7 +117,7 @@ impl Broker<'_> {
         let at = Instant::now();
         let jobs = shared.done.load(Ordering::Relaxed);
         let broker = self.sample()?;
-        let generator = Sample::take(std::process::id(), |name| name.starts_with(GENERATOR))?;
+        let generator = Sample::take(std::process::id(), is_generator)?;
         let allocations = if first { before } else { self.allocations()? };
         Ok(Moment {
             at,
@@ -142,66 +125,134 @@ impl Broker<'_> {
             broker,
             generator,
             allocations,
+            resident_bytes: self.resident_bytes()?,
         })
     }
 }
 
-/// Runs `plan` against `broker` and measures `window` after `warm_up`.
+fn is_generator(thread: &str) -> bool {
+    thread.starts_with(GENERATOR) || thread.starts_with(LIBZMQ)
+}
+
+/// Everything a run has found, before it is evaluated.
+struct Findings {
+    first: Moment,
+    last: Moment,
+    /// Counted in the window.
+    window: Tally,
+    /// Counted from the first to the last job.
+    all: Tally,
+    timeline: Timeline,
+    looks: Option<(Look, Look)>,
+}
+
+/// Runs `plan` against `broker`. Each interval of the window is shown to `observe`.
 pub(crate) fn run(
     plan: &Plan,
-    broker: &mut Broker<'_>,
-    warm_up: Extent,
-    window: Extent,
+    broker: &mut Broker,
+    course: &Course,
     progress: &mut Progress,
+    observe: &mut dyn FnMut(&Interval) -> Result<()>,
 ) -> Result<Measured> {
-    let shared = Arc::new(Shared::default());
-    let threads = generator::spawn(plan, &shared)?;
-    let window = run_window(&shared, &threads, broker, warm_up, window, progress);
+    // A broker of EventMQ 0.3.13 answers STATUS only.
+    let full = plan.manners == generator::Manners::Full;
+    let mut admin = course
+        .administrative
+        .as_ref()
+        .map(Admin::connect)
+        .transpose()?;
+    let before = admin
+        .as_mut()
+        .map(|admin| Look::take(admin, full))
+        .transpose()?;
+    let shared = Arc::new(Shared::new(plan.threads));
+    let running = generator::spawn(plan, &shared)?;
+    let window = run_window(&shared, &running, broker, course, progress, observe);
+    let ended = end(&shared, running, window.is_err());
+    // A thread that failed knows more than the coordinator that misses its jobs.
+    let outcomes = ended?;
+    let (first, last, window, timeline, mut all) = window?;
+    for outcome in &outcomes {
+        all.add(&outcome.tally);
+    }
+    let after = admin
+        .as_mut()
+        .map(|admin| Look::take(admin, full))
+        .transpose()?;
+    Ok(evaluate::evaluate(&Findings {
+        first,
+        last,
+        window,
+        all,
+        timeline,
+        looks: before.zip(after),
+    }))
+}
+
+/// Lets all threads finish their jobs, or `abandon` them, and waits for them.
+pub(crate) fn end(shared: &Shared, running: Running, abandon: bool) -> Result<Vec<Outcome>> {
     shared.stop.store(true, Ordering::SeqCst);
-    if window.is_err() {
+    if abandon {
         shared.abandon.store(true, Ordering::SeqCst);
     }
-    let joined = join(threads);
-    // A thread that failed knows more than the coordinator that misses its jobs.
-    let outcomes = joined?;
-    let (first, last) = window?;
-    Ok(evaluate(&first, &last, &outcomes))
+    join(running.threads)
 }
+
+type Window = (Moment, Moment, Tally, Timeline, Tally);
 
 fn run_window(
     shared: &Shared,
-    threads: &[JoinHandle<Result<Outcome>>],
-    broker: &mut Broker<'_>,
-    warm_up: Extent,
-    window: Extent,
+    running: &Running,
+    broker: &mut Broker,
+    course: &Course,
     progress: &mut Progress,
-) -> Result<(Moment, Moment)> {
-    let mut wait = |extent: Extent, from: u64, what: &'static str| {
-        let started = Instant::now();
-        loop {
-            let jobs = shared.done.load(Ordering::Relaxed);
-            progress.show(what, jobs);
-            if extent.reached(started, jobs - from) || threads.iter().all(JoinHandle::is_finished) {
-                return Ok(());
+    observe: &mut dyn FnMut(&Interval) -> Result<()>,
+) -> Result<Window> {
+    let mut wait =
+        |extent: Extent, from: u64, what, each: &mut dyn FnMut() -> Result<Option<u64>>| {
+            let started = Instant::now();
+            let mut p99_us = None;
+            loop {
+                let jobs = shared.done.load(Ordering::Relaxed);
+                p99_us = each()?.or(p99_us);
+                progress.show(what, jobs, p99_us);
+                let over = running.threads.iter().all(JoinHandle::is_finished);
+                if extent.reached(started, jobs - from) || over {
+                    return Ok(());
+                }
+                if shared.abandon.load(Ordering::Relaxed) {
+                    return Err(Failure::run("abandoned"));
+                }
+                if started.elapsed() > Duration::from_secs(RUN_SECS_MAX) {
+                    return Err(Failure::run(format!(
+                        "the {what} has not ended in {RUN_SECS_MAX} s"
+                    )));
+                }
+                thread::sleep(Duration::from_millis(LOOK_MS));
             }
-            if shared.abandon.load(Ordering::Relaxed) {
-                return Err(Failure::run("abandoned"));
-            }
-            if started.elapsed() > Duration::from_secs(RUN_SECS_MAX) {
-                return Err(Failure::run(format!(
-                    "the {what} has not ended in {RUN_SECS_MAX} s"
-                )));
-            }
-            thread::sleep(Duration::from_millis(LOOK_MS));
-        }
-    };
-    wait(warm_up, 0, "warm-up")?;
+        };
+    wait(course.warm_up, 0, "warm-up", &mut || Ok(None))?;
+    let mut all = shared.collect();
     let first = broker.moment(shared, true)?;
     shared.record.store(true, Ordering::Relaxed);
-    wait(window, first.jobs, "measuring")?;
+    let mut timeline = Timeline::new(course.interval, first.at);
+    let mut window = Tally::new();
+    wait(course.window, first.jobs, "measuring", &mut || {
+        if !timeline.is_due() {
+            return Ok(None);
+        }
+        let interval = timeline.take(shared.collect(), broker)?;
+        window.add(&interval.tally);
+        observe(&interval)?;
+        Ok(interval.p99_us())
+    })?;
     let last = broker.moment(shared, false)?;
     shared.record.store(false, Ordering::Relaxed);
-    Ok((first, last))
+    let interval = timeline.take(shared.collect(), broker)?;
+    window.add(&interval.tally);
+    observe(&interval)?;
+    all.add(&window);
+    Ok((first, last, window, timeline, all))
 }
 
 fn join(threads: Vec<JoinHandle<Result<Outcome>>>) -> Result<Vec<Outcome>> {
@@ -217,72 +268,4 @@ fn join(threads: Vec<JoinHandle<Result<Outcome>>>) -> Result<Vec<Outcome>> {
         return Err(failure.clone());
     }
     results.into_iter().collect()
-}
-
-fn evaluate(first: &Moment, last: &Moment, outcomes: &[Outcome]) -> Measured {
-    let seconds = last
-        .at
-        .saturating_duration_since(first.at)
-        .as_secs_f64()
-        .max(1e-9);
-    let jobs = last.jobs - first.jobs;
-    let per_job = |ns: u64| ns as f64 / 1e3 / jobs.max(1) as f64;
-    let busy = |used: &Used| used.run_ns as f64 / 1e9 / seconds;
-    let mut latency = latency_histogram();
-    for outcome in outcomes {
-        latency
-            .add(&outcome.latency_ns)
-            .unwrap_or_else(|e| unreachable!("same bounds: {e}"));
-    }
-    let generator = last.generator.since(&first.generator);
-    let cpu = last
-        .broker
-        .as_ref()
-        .zip(first.broker.as_ref())
-        .map(|(last, first)| {
-            let threads = last.since(first);
-            let all = cpu::total(&threads);
-            Cpu {
-                us_per_job: per_job(all.run_ns),
-                user_share: all.user_ns as f64 / (all.user_ns + all.system_ns).max(1) as f64,
-                waited_us_per_job: per_job(all.wait_ns),
-                threads: threads
-                    .iter()
-                    .filter(|used| used.run_ns * 1000 > all.run_ns)
-                    .map(|used| ThreadCpu {
-                        name: used.name.clone(),
-                        us_per_job: per_job(used.run_ns),
-                        busy: busy(used),
-                    })
-                    .collect(),
-            }
-        });
-    Measured {
-        target: String::new(),
-        cxxflags: None,
-        round: 0,
-        jobs,
-        seconds,
-        jobs_per_sec: jobs as f64 / seconds,
-        latency: percentiles(&latency),
-        cpu,
-        generator_us_per_job: per_job(cpu::total(&generator).run_ns),
-        generator_busy: generator.iter().map(busy).fold(0.0, f64::max),
-        allocations: last
-            .allocations
-            .zip(first.allocations)
-            .map(|(last, first)| last - first),
-    }
-}
-
-fn percentiles(histogram: &Histogram<u32>) -> Latency {
-    let at = |quantile| histogram.value_at_quantile(quantile) as f64 / 1e3;
-    Latency {
-        mean_us: histogram.mean() / 1e3,
-        p50_us: at(0.5),
-        p90_us: at(0.9),
-        p99_us: at(0.99),
-        p999_us: at(0.999),
-        max_us: histogram.max() as f64 / 1e3,
-    }
 }

@@ -37,8 +37,8 @@ impl Progress {
         }
     }
 
-    /// `jobs` have been finished so far.
-    pub(crate) fn show(&mut self, what: &str, jobs: u64) {
+    /// `jobs` have been finished so far, lately with this 99th percentile of the latency.
+    pub(crate) fn show(&mut self, what: &str, jobs: u64, p99_us: Option<u64>) {
         let every = match self.bar {
             Some(_) => Duration::from_millis(LIVE_MS),
             None => Duration::from_secs(PLAIN_SECS),
@@ -48,8 +48,9 @@ impl Progress {
             return;
         }
         let rate = (jobs - self.last_jobs) as f64 / elapsed.as_secs_f64();
+        let p99 = p99_us.map_or_else(String::new, |us| format!(", p99 {} µs", thousands(us)));
         let text = format!(
-            "{what}: {} jobs, {} jobs/s",
+            "{what}: {} jobs, {} jobs/s{p99}",
             thousands(jobs),
             thousands(rate as u64)
         );

@@ -1,15 +1,13 @@
 //! Tables of results on standard output, and the JSON file.
 
+use crate::broker_view::BrokerView;
 use crate::environment::Environment;
 use crate::failure::{Failure, Result};
-use crate::measure::Measured;
+use crate::measure::{Cpu, Latency, Measured};
 use crate::progress::thousands;
 use crate::workload::Workload;
 use serde::Serialize;
 use std::path::Path;
-
-/// Generator threads above this share of a core may limit the rate.
-const GENERATOR_BUSY_MAX: f64 = 0.97;
 
 /// Everything one `run` found out.
 #[derive(Debug, Serialize)]
@@ -44,7 +42,7 @@ pub(crate) struct Summary {
 
 impl Spread {
     /// Of at least one value.
-    fn of(values: impl Iterator<Item = f64>) -> Option<Self> {
+    pub(crate) fn of(values: impl Iterator<Item = f64>) -> Option<Self> {
         let mut sorted: Vec<f64> = values.collect();
         sorted.sort_by(f64::total_cmp);
         let (&min, &max) = (sorted.first()?, sorted.last()?);
@@ -57,7 +55,7 @@ impl Spread {
         Some(Spread { median, min, max })
     }
 
-    fn show(self, digits: usize) -> String {
+    pub(crate) fn show(self, digits: usize) -> String {
         let Spread { median, min, max } = self;
         format!("{median:.digits$} ({min:.digits$}-{max:.digits$})")
     }
@@ -104,59 +102,156 @@ fn summary_of(target: &str, runs: &[Measured]) -> Option<Summary> {
 
 /// One run in full.
 pub(crate) fn print_run(run: &Measured) {
+    let offered = run.offered_per_sec.map_or_else(String::new, |rate| {
+        format!(" of {} offered", thousands(rate as u64))
+    });
     println!(
-        "{}: {} jobs/s ({} jobs in {:.2} s)",
+        "{}: {} jobs/s{offered} ({} jobs in {:.2} s)",
         run.target,
         thousands(run.jobs_per_sec as u64),
         thousands(run.jobs),
         run.seconds
     );
-    let l = &run.latency;
-    println!(
-        "  latency µs: p50 {:.0}, p90 {:.0}, p99 {:.0}, p99.9 {:.0}, max {:.0}, mean {:.0}",
-        l.p50_us, l.p90_us, l.p99_us, l.p999_us, l.max_us, l.mean_us
-    );
-    match &run.cpu {
-        Some(cpu) => {
-            println!(
-                "  broker CPU: {:.3} µs/job ({:.0} % user), waited for a core {:.3} µs/job",
-                cpu.us_per_job,
-                100.0 * cpu.user_share,
-                cpu.waited_us_per_job
-            );
-            if cpu.threads.len() > 1 {
-                for thread in &cpu.threads {
-                    println!(
-                        "    {:<16} {:.3} µs/job, busy {:.0} %",
-                        thread.name,
-                        thread.us_per_job,
-                        100.0 * thread.busy
-                    );
-                }
-                if let Some(busiest) = cpu.threads.first() {
-                    println!(
-                        "    the busiest thread alone would carry {} jobs/s",
-                        thousands((1e6 / busiest.us_per_job.max(1e-9)) as u64)
-                    );
-                }
-            }
+    print_ends(run);
+    print_latency("latency µs", &run.latency);
+    let stages = &run.stages;
+    for (what, latency) in [
+        ("  REQUEST to acceptance", &stages.accept),
+        ("  acceptance to hand-out", &stages.hand_out),
+        ("  hand-out to end", &stages.finish),
+    ] {
+        if let Some(latency) = latency {
+            print_latency(what, latency);
         }
-        None => println!("  broker CPU: unknown (give its process id with --pid)"),
+    }
+    match &run.cpu {
+        Some(cpu) => print_cpu(cpu),
+        None if run.generator_us_per_job > 0.0 => {
+            println!("  broker CPU: unknown (give its process id with --pid)");
+        }
+        // A soak does not ask.
+        None => {}
+    }
+    if let Some(resident) = run.resident {
+        println!(
+            "  broker memory: {} KiB at the end, {:+} KiB in the window, {} KiB at most",
+            thousands(resident.last / 1024),
+            (resident.last as i64 - resident.first as i64) / 1024,
+            thousands(resident.max / 1024)
+        );
     }
     if let Some(allocations) = run.allocations {
         let per_100k = allocations as f64 * 1e5 / run.jobs.max(1) as f64;
         println!("  broker allocations: {allocations} ({per_100k:.1} per 100,000 jobs)");
     }
-    let busy = 100.0 * run.generator_busy;
+    if let Some(view) = &run.broker_view {
+        print_view(view);
+    }
+    if run.generator_us_per_job > 0.0 {
+        print_generator(run);
+    }
+}
+
+fn print_ends(run: &Measured) {
+    let ends = run.ends;
+    let mut parts = Vec::new();
+    for (count, what) in [
+        (ends.failed, "failed"),
+        (ends.without_result, "without a result"),
+        (ends.guaranteed, "with guarantee"),
+    ] {
+        if count > 0 {
+            parts.push(format!("{} {what}", thousands(count)));
+        }
+    }
+    if ends.accepted < run.jobs / 2 {
+        parts.push(format!("{} accepted", thousands(ends.accepted)));
+    }
+    if !parts.is_empty() {
+        println!("  jobs: {}", parts.join(", "));
+    }
+}
+
+fn print_latency(what: &str, l: &Latency) {
     println!(
-        "  generator: {:.3} µs/job, busy {busy:.0} %",
-        run.generator_us_per_job
+        "  {what}: p50 {:.0}, p90 {:.0}, p99 {:.0}, p99.9 {:.0}, p99.99 {:.0}, max {:.0}, mean {:.0}",
+        l.p50_us, l.p90_us, l.p99_us, l.p999_us, l.p9999_us, l.max_us, l.mean_us
     );
-    if run.generator_busy > GENERATOR_BUSY_MAX {
+}
+
+fn print_cpu(cpu: &Cpu) {
+    println!(
+        "  broker CPU: {:.3} µs/job ({:.0} % user), waited for a core {:.3} µs/job",
+        cpu.us_per_job,
+        100.0 * cpu.user_share,
+        cpu.waited_us_per_job
+    );
+    println!(
+        "  context switches per 1,000 jobs: {:.1} to wait, {:.1} forced",
+        cpu.voluntary_switches_per_1k, cpu.involuntary_switches_per_1k
+    );
+    if cpu.threads.len() < 2 {
+        return;
+    }
+    for thread in &cpu.threads {
         println!(
-            "  note: the generator is at its limit, the broker may carry more \
-             (--generator-threads, if there are free cores)"
+            "    {:<16} {:.3} µs/job, busy {:.0} %",
+            thread.name,
+            thread.us_per_job,
+            100.0 * thread.busy
         );
+    }
+    if let Some(busiest) = cpu.threads.first() {
+        println!(
+            "    the busiest thread alone would carry {} jobs/s",
+            thousands((1e6 / busiest.us_per_job.max(1e-9)) as u64)
+        );
+    }
+}
+
+fn print_view(view: &BrokerView) {
+    if let Some(latency) = &view.latency {
+        let part = |name: &str| {
+            let us = |at: &str| latency[name][at].as_f64().unwrap_or(0.0);
+            format!("{name} p50 {:.0} p99 {:.0}", us("p50_us"), us("p99_us"))
+        };
+        println!(
+            "  the broker's own view µs, since its start: {}, {}, {}",
+            part("wait"),
+            part("service"),
+            part("total")
+        );
+    }
+    for difference in &view.differences {
+        println!("  differs: {difference}");
+    }
+    if view.differences.is_empty() && view.latency.is_some() {
+        println!("  the broker's counts agree with those of clients and workers");
+    }
+}
+
+fn print_generator(run: &Measured) {
+    let share = run.generator_cpu_share.map_or_else(String::new, |share| {
+        format!(", {:.0} % of all CPU time used", 100.0 * share)
+    });
+    println!(
+        "  generator: {:.3} µs/job, busy {:.0} %{share}",
+        run.generator_us_per_job,
+        100.0 * run.generator_busy
+    );
+    if !run.is_generator_bound() {
+        return;
+    }
+    match run.offered_per_sec {
+        None => println!(
+            "  WARNING: the generator was at its limit, the broker may carry more \
+             (--generator-threads, if there are free cores)"
+        ),
+        Some(_) => println!(
+            "  WARNING: the generator sent {} jobs more than 1 ms late by itself: latencies count \
+             its delay (a lower rate, more --generator-threads, or a less busy machine)",
+            thousands(run.late)
+        ),
     }
 }
 
@@ -198,7 +293,7 @@ pub(crate) fn print_summary(workload: &Workload, summary: &[Summary]) {
     print!("{}", align(&rows));
 }
 
-fn align(rows: &[Vec<String>]) -> String {
+pub(crate) fn align(rows: &[Vec<String>]) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let cell_width = |column: usize| {
         let cells = rows.iter().filter_map(|row| row.get(column));

@@ -3,17 +3,22 @@
 use crate::broker::Threading;
 use crate::child::{ALLOCATIONS, Addresses};
 use crate::failure::{Failure, Result};
+use crate::service::Service;
 use crate::workload::Workload;
 use clap::ValueEnum;
 use clap::builder::PossibleValue;
+use eventmq::addr::Addr;
+use rustix::process::{Pid, Signal, kill_process};
+use std::collections::HashMap;
 use std::env;
 use std::io::{BufRead, BufReader, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::str::FromStr;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
+use tempfile::TempDir;
 
 /// A spawned broker must listen, and answer commands, within this time.
 const ANSWER_SECS_MAX: u64 = 10;
@@ -21,7 +26,7 @@ const ANSWER_SECS_MAX: u64 = 10;
 const EXIT_MS_MAX: u64 = 2_000;
 
 /// Kinds of spawned brokers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 enum Kind {
     /// This project's broker with this value of `--threading`.
     Ours(Threading),
@@ -33,6 +38,57 @@ enum Kind {
     Publisher,
     /// A ROUTER and a PUB socket of libzmq.
     LibzmqPublisher,
+    /// The program emq-router at the path behind the @.
+    Router,
+    /// A broker that runs already.
+    At(At),
+}
+
+/// Addresses of a broker that runs already.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct At {
+    pub(crate) frontend: Addr,
+    pub(crate) backend: Addr,
+    pub(crate) administrative: Option<Addr>,
+}
+
+impl From<Addresses> for At {
+    fn from(addresses: Addresses) -> Self {
+        At {
+            frontend: addresses.frontend,
+            backend: addresses.backend,
+            administrative: addresses.administrative,
+        }
+    }
+}
+
+impl FromStr for At {
+    type Err = String;
+
+    /// `FRONTEND+BACKEND` or `FRONTEND+BACKEND+ADMINISTRATIVE`.
+    fn from_str(text: &str) -> std::result::Result<Self, String> {
+        let addresses = text
+            .split('+')
+            .map(|part| Addr::from_str(part).map_err(|error| format!("{part:?}: {error}")))
+            .collect::<std::result::Result<Vec<Addr>, String>>()?;
+        let mut addresses = addresses.into_iter();
+        match (
+            addresses.next(),
+            addresses.next(),
+            addresses.next(),
+            addresses.next(),
+        ) {
+            (Some(frontend), Some(backend), administrative, None) => Ok(At {
+                frontend,
+                backend,
+                administrative,
+            }),
+            _ => Err(format!(
+                "{text:?} must be FRONTEND+BACKEND or FRONTEND+BACKEND+ADMINISTRATIVE, \
+                 as at:tcp://127.0.0.1:47291+tcp://127.0.0.1:47290"
+            )),
+        }
+    }
 }
 
 /// A spawned broker as named on the command line: `KIND` or `KIND@BINARY`, where BINARY is another
@@ -48,6 +104,13 @@ impl FromStr for Spec {
     type Err = String;
 
     fn from_str(text: &str) -> std::result::Result<Self, String> {
+        if let Some(addresses) = text.strip_prefix("at:") {
+            return Ok(Spec {
+                name: text.to_owned(),
+                kind: Kind::At(addresses.parse()?),
+                binary: None,
+            });
+        }
         let (kind, binary) = match text.split_once('@') {
             Some((kind, binary)) => (kind, Some(PathBuf::from(binary))),
             None => (text, None),
@@ -58,10 +121,12 @@ impl FromStr for Spec {
             "ours-auto" => Kind::Ours(Threading::Auto),
             "floor" => Kind::Floor,
             "libzmq" => Kind::Libzmq,
+            "router" if binary.is_some() => Kind::Router,
             other => {
                 return Err(format!(
                     "unknown target {other:?}; there are ours-inline, ours-dedicated, ours-auto, \
-                     floor, libzmq, each optionally with @BINARY"
+                     floor, libzmq, each optionally with @BINARY, router@PATH for an emq-router, \
+                     and at:FRONTEND+BACKEND[+ADMINISTRATIVE] for a broker that runs already"
                 ));
             }
         };
@@ -74,6 +139,15 @@ impl FromStr for Spec {
 }
 
 impl Spec {
+    /// The broker named by the options --frontend and --backend.
+    pub(crate) fn external(at: At) -> Spec {
+        Spec {
+            name: "external".to_owned(),
+            kind: Kind::At(at),
+            binary: None,
+        }
+    }
+
     /// A publisher: this project's, or that on libzmq.
     pub(crate) fn publisher(libzmq: bool) -> Spec {
         let (name, kind) = match libzmq {
@@ -100,6 +174,42 @@ impl Spec {
         self.kind != Kind::Floor
     }
 
+    /// The addresses, if it runs already.
+    pub(crate) fn at(&self) -> Option<&At> {
+        match &self.kind {
+            Kind::At(at) => Some(at),
+            _ => None,
+        }
+    }
+
+    /// Says so if the reference cannot take `workload`: it knows one queue and results only.
+    pub(crate) fn check_takes(&self, workload: &Workload) -> Result<()> {
+        let simple = workload.fail_share <= 0.0 && workload.service == Service::None;
+        let can = match self.kind {
+            Kind::Floor => workload.is_plain() && simple,
+            Kind::Libzmq => workload.is_plain(),
+            _ => true,
+        };
+        if can {
+            return Ok(());
+        }
+        Err(Failure::usage(format!(
+            "{} takes one queue of jobs that all ask for their result{}; leave --queues, \
+             --reply-share, --guarantee-share{} as they are, or measure another target",
+            self.name,
+            if self.kind == Kind::Floor {
+                " and get it at once"
+            } else {
+                ""
+            },
+            if self.kind == Kind::Floor {
+                ", --fail-share, --service"
+            } else {
+                ""
+            },
+        )))
+    }
+
     /// Says so if this program would have to contain libzmq and does not.
     pub(crate) fn check_built_in(&self) -> Result<()> {
         if cfg!(feature = "libzmq")
@@ -115,7 +225,7 @@ impl Spec {
 
     fn arguments(&self, workload: Option<&Workload>) -> Vec<String> {
         let words = |text: &[&str]| text.iter().map(|word| (*word).to_owned()).collect();
-        match self.kind {
+        match &self.kind {
             Kind::Ours(threading) => {
                 let value = threading.to_possible_value();
                 let name = value.as_ref().map_or("auto", PossibleValue::get_name);
@@ -124,6 +234,8 @@ impl Spec {
             Kind::Libzmq => words(&["libzmq"]),
             Kind::Publisher => words(&["publisher"]),
             Kind::LibzmqPublisher => words(&["libzmq-publisher"]),
+            Kind::Router => words(&["--print-addresses"]),
+            Kind::At(_) => Vec::new(),
             Kind::Floor => {
                 let mut all = words(&["floor"]);
                 if let Some(workload) = workload {
@@ -149,6 +261,8 @@ pub(crate) struct Spawned {
     commands: Option<ChildStdin>,
     lines: Receiver<String>,
     pub(crate) addresses: Addresses,
+    /// Where an emq-router keeps its state; goes with it. Ours ends with its standard input instead.
+    router_state: Option<TempDir>,
 }
 
 impl Spawned {
@@ -162,15 +276,74 @@ impl Spawned {
         Spawned::start_with(spec, spec.arguments(None))
     }
 
+    /// Starts an emq-router with default settings on free ports.
+    fn start_router(spec: &Spec) -> Result<Self> {
+        let path = spec.binary.as_deref().unwrap_or(Path::new("emq-router"));
+        let state = tempfile::Builder::new()
+            .prefix("emq-bench-")
+            .tempdir()
+            .map_err(|error| Failure::run(format!("cannot make a temporary folder: {error}")))?;
+        let mut command = Command::new(path);
+        for (name, _) in env::vars_os() {
+            if name.to_string_lossy().starts_with("EVENTMQ_") {
+                command.env_remove(name);
+            }
+        }
+        for socket in ["FRONTEND", "BACKEND", "ADMINISTRATIVE"] {
+            command.env(format!("EVENTMQ_{socket}_ADDR"), "tcp://127.0.0.1:0");
+        }
+        command
+            .env("EVENTMQ_STATE_DIR", state.path())
+            .env("EVENTMQ_LOG_LEVEL", "warn")
+            .args(spec.arguments(None));
+        let mut spawned = Spawned::spawn(&spec.name, path, &mut command)?;
+        spawned.router_state = Some(state);
+        let mut found = HashMap::new();
+        while found.len() < 3 {
+            let line = spawned.next_line().map_err(|_| {
+                let failure = spawned.not_started(&spec.name);
+                Failure::run(format!(
+                    "{failure}; is it this project's emq-router, with the option \
+                     --print-addresses? (others: --frontend and --backend)"
+                ))
+            })?;
+            let words: Vec<&str> = line.split_whitespace().collect();
+            if let ["listening", name, address] = words[..]
+                && let Ok(address) = address.parse::<Addr>()
+            {
+                found.insert(name.to_owned(), address);
+            }
+        }
+        for (name, address) in found {
+            match name.as_str() {
+                "frontend" => spawned.addresses.frontend = address,
+                "backend" => spawned.addresses.backend = address,
+                _ => spawned.addresses.administrative = Some(address),
+            }
+        }
+        Ok(spawned)
+    }
+
     fn start_with(spec: &Spec, arguments: Vec<String>) -> Result<Self> {
+        if spec.kind == Kind::Router {
+            return Spawned::start_router(spec);
+        }
         let name = &spec.name;
         let binary = match &spec.binary {
             Some(path) => path.clone(),
             None => env::current_exe()
                 .map_err(|error| Failure::run(format!("cannot find this program: {error}")))?,
         };
-        let mut child = Command::new(&binary)
-            .args(arguments)
+        let mut spawned = Spawned::spawn(name, &binary, Command::new(&binary).args(arguments))?;
+        let line = spawned.next_line().map_err(|_| spawned.not_started(name))?;
+        spawned.addresses = Addresses::parse(&line).ok_or_else(|| {
+            Failure::run(format!("{name} printed {line:?} instead of its addresses"))
+        })?;
+        Ok(spawned)
+    }
+
+    fn spawn(name: &str, binary: &Path, command: &mut Command) -> Result<Self> {
+        let mut child = command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -182,22 +355,18 @@ impl Spawned {
             })?;
         let commands = child.stdin.take();
         let lines = read_lines(child.stdout.take());
-        let addresses = Addresses {
-            frontend: crate::child::loopback(0),
-            backend: crate::child::loopback(0),
-            cxxflags: None,
-        };
-        let mut spawned = Spawned {
+        Ok(Spawned {
             child,
             commands,
             lines,
-            addresses,
-        };
-        let line = spawned.next_line().map_err(|_| spawned.not_started(name))?;
-        spawned.addresses = Addresses::parse(&line).ok_or_else(|| {
-            Failure::run(format!("{name} printed {line:?} instead of its addresses"))
-        })?;
-        Ok(spawned)
+            addresses: Addresses {
+                frontend: crate::child::loopback(0),
+                backend: crate::child::loopback(0),
+                administrative: None,
+                cxxflags: None,
+            },
+            router_state: None,
+        })
     }
 
     /// Process id of the broker.
@@ -205,8 +374,11 @@ impl Spawned {
         self.child.id()
     }
 
-    /// Allocations of the broker's process so far.
-    pub(crate) fn allocations(&mut self) -> Result<u64> {
+    /// Allocations of the broker's process so far; an emq-router does not tell them.
+    pub(crate) fn allocations(&mut self) -> Result<Option<u64>> {
+        if self.router_state.is_some() {
+            return Ok(None);
+        }
         let failure = |what: String| Failure::run(format!("the broker {what}; did it end?"));
         if let Some(commands) = &mut self.commands {
             writeln!(commands, "{ALLOCATIONS}")
@@ -216,6 +388,7 @@ impl Spawned {
             .next_line()
             .map_err(|_| failure("answers no command".to_owned()))?;
         line.parse()
+            .map(Some)
             .map_err(|_| failure(format!("answers {line:?} to {ALLOCATIONS}")))
     }
 
@@ -233,6 +406,15 @@ impl Spawned {
             .recv_timeout(Duration::from_secs(ANSWER_SECS_MAX))
     }
 
+    /// Asks an emq-router to end. It has nothing to wait for when the run is over.
+    fn terminate(&self) {
+        let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
+        if let Some(pid) = pid {
+            // Fails only if it has ended.
+            let _ = kill_process(pid, Signal::TERM);
+        }
+    }
+
     fn not_started(&mut self, name: &str) -> Failure {
         thread::sleep(Duration::from_millis(50));
         match self.exit_status() {
@@ -245,6 +427,9 @@ impl Spawned {
 impl Drop for Spawned {
     fn drop(&mut self) {
         drop(self.commands.take());
+        if self.router_state.is_some() {
+            self.terminate();
+        }
         let until = Instant::now() + Duration::from_millis(EXIT_MS_MAX);
         while self.exit_status().is_none() {
             if Instant::now() > until {
@@ -286,11 +471,44 @@ mod tests {
         assert_eq!(spec.kind, Kind::Ours(Threading::Dedicated));
         assert_eq!(spec.binary, Some(PathBuf::from("/opt/old/emq-bench")));
         assert_eq!("floor".parse::<Spec>().unwrap().binary, None);
+        assert!("router".parse::<Spec>().is_err(), "needs a path");
         assert!(
             "ceiling"
                 .parse::<Spec>()
                 .unwrap_err()
                 .contains("ours-inline")
         );
+    }
+
+    #[test]
+    fn addresses_of_a_running_broker_are_a_target() {
+        let spec: Spec = "at:tcp://127.0.0.1:1+ipc:///tmp/b+tcp://127.0.0.1:3"
+            .parse()
+            .unwrap();
+        let at = spec.at().unwrap();
+        assert_eq!(at.frontend, crate::child::loopback(1));
+        assert_eq!(at.backend.to_string(), "ipc:///tmp/b");
+        assert_eq!(at.administrative, Some(crate::child::loopback(3)));
+        for wrong in [
+            "at:",
+            "at:tcp://127.0.0.1:1",
+            "at:a+b",
+            "at:tcp://x:1+tcp://x:2+tcp://x:3+tcp://x:4",
+        ] {
+            assert!(wrong.parse::<Spec>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn references_refuse_what_they_cannot_do() {
+        let mut workload = Workload::new(crate::workload::Name::J120, &Default::default()).unwrap();
+        workload.service = Service::Fixed { ns: 1 };
+        let check =
+            |name: &str, workload: &Workload| name.parse::<Spec>().unwrap().check_takes(workload);
+        assert!(check("libzmq", &workload).is_ok() && check("ours-auto", &workload).is_ok());
+        let line = check("floor", &workload).unwrap_err().to_string();
+        assert!(line.contains("--service"), "{line}");
+        workload.queues = 2;
+        assert!(check("libzmq", &workload).is_err());
     }
 }

@@ -6,8 +6,15 @@ use eventmq::frames::OwnedMessage;
 
 /// Length of every msgid the generator makes: uuid text, as clients have by habit.
 pub(crate) const MSGID_BYTES: usize = 36;
-/// Result frame of every job.
+/// Result frame of a job that went well.
 pub(crate) const RESULT: &[u8] = br#"{"value": 1}"#;
+/// Result frame of a job that failed.
+const FAILED_RESULT: &[u8] =
+    br#"{"value": null, "error": {"type": "BenchError", "message": "failed on purpose"}}"#;
+/// Status word of a result: the job raised.
+pub(crate) const STATUS_ERROR: &[u8] = b"error";
+/// Status word of a result that the broker made: the job's worker was lost.
+pub(crate) const STATUS_LOST: &[u8] = b"lost";
 
 const FLAG_MORE: u8 = 1;
 const FLAG_LONG: u8 = 2;
@@ -75,6 +82,18 @@ impl Msgid {
     #[inline]
     pub(crate) fn bytes(&self) -> &[u8; MSGID_BYTES] {
         &self.0
+    }
+
+    /// The sender's tag of a received msgid.
+    #[inline]
+    pub(crate) fn tag(text: &[u8; MSGID_BYTES]) -> Option<u32> {
+        u32::try_from(unhex(&text[..8])?).ok()
+    }
+
+    /// The serial number of a received msgid.
+    #[inline]
+    pub(crate) fn serial(text: &[u8; MSGID_BYTES]) -> Option<u32> {
+        u32::try_from(unhex(&text[28..])?).ok()
     }
 
     /// The place named by a received msgid, whose sender and serial the caller still compares.
@@ -167,9 +186,20 @@ pub(crate) struct ReplyTemplate {
 }
 
 impl ReplyTemplate {
+    /// Of a job that went well.
     pub(crate) fn new() -> Self {
+        ReplyTemplate::with(RESULT, None)
+    }
+
+    /// Of a job that failed, with the status word that says so.
+    pub(crate) fn failed() -> Self {
+        ReplyTemplate::with(FAILED_RESULT, Some(STATUS_ERROR))
+    }
+
+    fn with(result: &[u8], status: Option<&[u8]>) -> Self {
         let (own, request) = (Msgid::new(0), Msgid::new(u32::MAX));
-        let frames: [&[u8]; 4] = [b"REPLY", own.bytes(), RESULT, request.bytes()];
+        let mut frames: Vec<&[u8]> = vec![b"REPLY", own.bytes(), result, request.bytes()];
+        frames.extend(status);
         ReplyTemplate {
             template: Template::new(&frames, &own),
             request_at: Template::new(&frames, &request).msgid_at,

@@ -6,46 +6,53 @@
 //! per turn, the clock is read once per turn. Latencies therefore count from the turn that sent
 //! the REQUEST to the turn that read its result.
 
+pub(crate) mod board;
 pub(crate) mod client;
+pub(crate) mod incident;
 pub(crate) mod jobs;
+mod orders;
+pub(crate) mod requests;
+mod serve;
 mod setup;
+pub(crate) mod shared;
+pub(crate) mod tally;
 pub(crate) mod worker;
 
-pub(crate) use setup::{Plan, spawn};
+pub(crate) use orders::Order;
+pub(crate) use requests::Manners;
+pub(crate) use setup::{Plan, Running, open_client, open_worker, spawn};
+pub(crate) use shared::Shared;
 
-use crate::conn::{More, Scratch};
+use crate::conn::Scratch;
 use crate::failure::{Failure, Result};
-use crate::wire::{Frames, Front, Template, walk};
-use client::{Answer, Client};
-use hdrhistogram::Histogram;
-use mio::{Events, Poll};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use crate::service::{Random, Service};
+use client::Client;
+use incident::{Incident, Incidents};
+use jobs::Violation;
+use mio::{Events, Poll, Token};
+use requests::Requests;
+use serve::InService;
+use shared::{Links, Worked};
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant, SystemTime};
+use tally::Tally;
 use worker::{Worker, WorkerTemplates};
 
 /// Longest sleep: how soon a thread sees that it shall stop.
 const SLEEP_MS_MAX: u64 = 20;
+/// Polling sleeps whole milliseconds: what is due sooner is waited for without sleep.
+const SLEEP_NS_UNIT: u64 = 1_000_000;
 /// After the last job, answers that nobody waits for are looked for this long.
 const LINGER_MS: u64 = 50;
 /// Workers say HEARTBEAT this often.
 const HEARTBEAT_MS: u64 = 2_000;
-
-/// What the threads of a run and their coordinator share.
-#[derive(Debug, Default)]
-pub(crate) struct Shared {
-    /// Jobs finished, summed over all threads once per turn of each.
-    pub(crate) done: AtomicU64,
-    /// Jobs accepted, likewise.
-    pub(crate) accepted: AtomicU64,
-    /// Send no more REQUESTs.
-    pub(crate) stop: AtomicBool,
-    /// Put latencies into the histogram.
-    pub(crate) record: AtomicBool,
-    /// End now: another thread has failed.
-    pub(crate) abandon: AtomicBool,
-    /// Threads that have no job outstanding and send none.
-    pub(crate) threads_done: AtomicUsize,
-}
+/// A job of the open loop that is sent this much after it was due was sent late.
+const LATE_NS: u64 = 1_000_000;
+/// Wakes a thread: a worker elsewhere has done a job, or there is an order.
+const WAKER: Token = Token(usize::MAX);
 
 /// When REQUESTs are sent.
 #[derive(Debug, Clone, Copy)]
@@ -54,44 +61,57 @@ pub(crate) enum Pace {
     Closed,
     /// At fixed times, `interval_ns` apart, whatever the answers do; latencies count from these
     /// times (no coordinated omission).
-    Open { interval_ns: u64 },
+    Open { interval_ns: f64 },
 }
 
 /// What one thread has done.
 #[derive(Debug)]
 pub(crate) struct Outcome {
-    pub(crate) latency_ns: Histogram<u32>,
-}
-
-/// A histogram for 1 µs to 10 minutes in nanoseconds.
-pub(crate) fn latency_histogram() -> Histogram<u32> {
-    let mut histogram = Histogram::new_with_bounds(1_000, 600_000_000_000, 3)
-        .unwrap_or_else(|error| unreachable!("constant bounds: {error}"));
-    histogram.auto(false);
-    histogram
+    /// What was not collected before.
+    pub(crate) tally: Box<Tally>,
+    pub(crate) incidents: Incidents,
 }
 
 struct Generator<'a> {
+    index: usize,
     shared: &'a Shared,
+    links: &'a Links,
     poll: Poll,
     clients: Vec<Client>,
     workers: Vec<Worker>,
-    request: Template,
+    /// Tag of the first worker.
+    worker_tag: u32,
+    requests: Requests,
     templates: WorkerTemplates,
     scratch: Scratch,
     slots: usize,
+    service: Service,
+    fail_share: f64,
+    random: Random,
+    /// Jobs that workers are busy with, the next to end first.
+    in_service: BinaryHeap<Reverse<InService>>,
+    in_service_number: u64,
+    /// Jobs without a result that workers of this thread have done in this turn.
+    worked: Vec<Worked>,
+    /// Jobs of this thread's clients that workers of others have done.
+    worked_here: Receiver<Worked>,
+    orders: Receiver<Order>,
     pace: Pace,
     threads: usize,
     deadline: Duration,
     heartbeats: bool,
+    tolerant: bool,
+    incidents: Incidents,
     start: Instant,
     now_ns: u64,
     /// Connections with output, clients first.
     listed: Vec<usize>,
-    latency_ns: Histogram<u32>,
+    /// Connections with input that no event will tell of.
+    again: Vec<usize>,
+    tally: Box<Tally>,
     recording: bool,
-    turn_done: u64,
-    turn_accepted: u64,
+    /// Jobs done and accepted in this turn.
+    turn: (u64, u64),
     outstanding: u64,
     /// Jobs of the open loop that were due so far.
     next_due: u64,
@@ -106,8 +126,12 @@ impl Generator<'_> {
         let mut finished_ns = None;
         loop {
             self.now_ns = self.clock();
+            self.obey_orders()?;
             for event in &events {
                 let at = event.token().0;
+                if event.token() == WAKER {
+                    continue;
+                }
                 if event.is_writable() {
                     self.conn(at).unblock();
                     self.list(at);
@@ -116,6 +140,10 @@ impl Generator<'_> {
                     self.serve(at)?;
                 }
             }
+            self.serve_again()?;
+            self.end_services();
+            self.end_pauses()?;
+            self.take_worked();
             self.start_jobs();
             self.heartbeat();
             self.flush()?;
@@ -138,8 +166,10 @@ impl Generator<'_> {
             worker.push_goodbye();
             worker.conn.flush()?;
         }
+        self.note_unanswered()?;
         Ok(Outcome {
-            latency_ns: self.latency_ns,
+            tally: self.tally,
+            incidents: self.incidents,
         })
     }
 
@@ -169,11 +199,15 @@ impl Generator<'_> {
     }
 
     fn sleep(&self) -> Duration {
-        match self.pace {
-            // An event loop that sleeps whole milliseconds cannot keep a rate: it spins instead.
-            Pace::Open { .. } => Duration::ZERO,
-            Pace::Closed => Duration::from_millis(SLEEP_MS_MAX),
+        // An event loop that sleeps whole milliseconds cannot keep a rate: it spins instead.
+        if matches!(self.pace, Pace::Open { .. }) || !self.again.is_empty() {
+            return Duration::ZERO;
         }
+        let longest = SLEEP_MS_MAX * 1_000_000;
+        let due = self.in_service.peek().map_or(longest, |Reverse(next)| {
+            next.due_ns.saturating_sub(self.now_ns)
+        });
+        Duration::from_millis(due.min(longest) / SLEEP_NS_UNIT)
     }
 
     #[inline]
@@ -195,93 +229,14 @@ impl Generator<'_> {
         }
     }
 
-    fn serve(&mut self, at: usize) -> Result<()> {
-        if at < self.clients.len() {
-            self.serve_client(at)
+    /// Something went wrong: the end of the run, unless it is to go on.
+    #[cold]
+    fn incident(&mut self, incident: Incident) -> Result<()> {
+        if self.tolerant {
+            self.incidents.note(incident)
         } else {
-            self.serve_worker(at)
+            Err(incident.into_failure())
         }
-    }
-
-    fn serve_client(&mut self, at: usize) -> Result<()> {
-        let client = &mut self.clients[at];
-        let mut frames = Frames::default();
-        let mut free = 0;
-        loop {
-            let (buf, more) = client.conn.receive(&mut self.scratch)?;
-            let mut rest = buf;
-            loop {
-                match walk(rest, &mut frames) {
-                    Front::Message(len) => {
-                        match client.take(rest, &frames)? {
-                            Answer::Accepted => self.turn_accepted += 1,
-                            Answer::Finished { sent_ns } => {
-                                free += 1;
-                                if self.recording {
-                                    let elapsed = self.now_ns.saturating_sub(sent_ns);
-                                    self.latency_ns.saturating_record(elapsed);
-                                }
-                            }
-                        }
-                        rest = &rest[len..];
-                    }
-                    Front::Command { body_at, end } => {
-                        pong(&rest[body_at..end], &mut client.conn.out);
-                        rest = &rest[end..];
-                    }
-                    Front::Partial => break,
-                    Front::Malformed => return Err(not_zmtp(client.conn.label(), rest)),
-                }
-            }
-            client.conn.keep(rest);
-            match more {
-                More::Likely => {}
-                More::Drained => break,
-                More::Closed => return Err(self.closed(at)),
-            }
-        }
-        self.turn_done += free;
-        self.outstanding -= free;
-        if matches!(self.pace, Pace::Closed) {
-            self.fill_window(at);
-        }
-        if !self.clients[at].conn.is_flushed() {
-            self.list(at);
-        }
-        Ok(())
-    }
-
-    fn serve_worker(&mut self, at: usize) -> Result<()> {
-        let worker = &mut self.workers[at - self.clients.len()];
-        let mut frames = Frames::default();
-        loop {
-            let (buf, more) = worker.conn.receive(&mut self.scratch)?;
-            let mut rest = buf;
-            loop {
-                match walk(rest, &mut frames) {
-                    Front::Message(len) => {
-                        worker.take(rest, &frames, &self.templates)?;
-                        rest = &rest[len..];
-                    }
-                    Front::Command { body_at, end } => {
-                        pong(&rest[body_at..end], &mut worker.conn.out);
-                        rest = &rest[end..];
-                    }
-                    Front::Partial => break,
-                    Front::Malformed => return Err(not_zmtp(worker.conn.label(), rest)),
-                }
-            }
-            worker.conn.keep(rest);
-            match more {
-                More::Likely => {}
-                More::Drained => break,
-                More::Closed => return Err(self.closed(at)),
-            }
-        }
-        if !worker.conn.is_flushed() {
-            self.list(at);
-        }
-        Ok(())
     }
 
     #[cold]
@@ -307,8 +262,9 @@ impl Generator<'_> {
             return;
         }
         let client = &mut self.clients[at];
-        while client.send(&self.request, self.now_ns) {
+        while let Some(sent) = client.send(&self.requests, self.now_ns) {
             self.outstanding += 1;
+            self.tally.guaranteed += u64::from(sent.guaranteed);
         }
     }
 
@@ -318,17 +274,26 @@ impl Generator<'_> {
         let Pace::Open { interval_ns } = self.pace else {
             return;
         };
-        while self.next_due * interval_ns <= self.now_ns && self.may_send() {
-            let due_ns = self.next_due * interval_ns;
-            let clients = self.clients.len();
+        let clients = self.clients.len();
+        while self.may_send() {
+            let due_ns = (self.next_due as f64 * interval_ns) as u64;
+            if due_ns > self.now_ns {
+                return;
+            }
             let first = self.next_due as usize % clients;
-            let sender = (first..first + clients)
+            let (requests, all) = (&self.requests, &mut self.clients);
+            let sent = (first..first + clients)
                 .map(|at| at % clients)
-                .find(|&at| self.clients[at].send(&self.request, due_ns));
-            let Some(at) = sender else { return };
+                .find_map(|at| Some((at, all[at].send(requests, due_ns)?)));
+            let Some((at, sent)) = sent else {
+                self.tally.window_full += 1;
+                return;
+            };
             self.list(at);
             self.next_due += 1;
             self.outstanding += 1;
+            self.tally.guaranteed += u64::from(sent.guaranteed);
+            self.tally.late += u64::from(self.now_ns - due_ns > LATE_NS);
         }
     }
 
@@ -351,22 +316,22 @@ impl Generator<'_> {
             let conn = self.conn(at);
             conn.listed = false;
             conn.flush()?;
+            if conn.has_unseen_input() {
+                self.again.push(at);
+            }
         }
         self.listed = listed;
         Ok(())
     }
 
     fn publish(&mut self) {
-        if self.turn_done + self.turn_accepted > 0 {
-            self.shared
-                .done
-                .fetch_add(self.turn_done, Ordering::Relaxed);
-            self.shared
-                .accepted
-                .fetch_add(self.turn_accepted, Ordering::Relaxed);
-            (self.turn_done, self.turn_accepted) = (0, 0);
+        let (done, accepted) = std::mem::take(&mut self.turn);
+        if done + accepted > 0 {
+            self.shared.done.fetch_add(done, Ordering::Relaxed);
+            self.shared.accepted.fetch_add(accepted, Ordering::Relaxed);
             self.last_progress_ns = self.now_ns;
         }
+        self.shared.hand_over(self.index, &mut self.tally);
         self.recording = self.shared.record.load(Ordering::Relaxed);
     }
 
@@ -385,6 +350,11 @@ impl Generator<'_> {
         }
         let silent = self.outstanding > 0
             && self.now_ns.saturating_sub(self.last_progress_ns) > self.deadline.as_nanos() as u64;
+        if silent && self.tolerant && !self.may_send() {
+            // The others need not wait for this thread.
+            self.shared.threads_done.fetch_add(1, Ordering::SeqCst);
+            return Ok(true);
+        }
         if silent {
             let secs = self.deadline.as_secs_f64();
             return Err(Failure::run(format!(
@@ -395,6 +365,19 @@ impl Generator<'_> {
         Ok(false)
     }
 
+    /// Jobs that are outstanding though the run is over: only a tolerant run gets here with some.
+    fn note_unanswered(&mut self) -> Result<()> {
+        let mut missing = Vec::new();
+        for client in &self.clients {
+            for (_, msgid) in client.jobs.outstanding() {
+                missing.push(client.violated(Violation::Unanswered, msgid.bytes()));
+            }
+        }
+        missing
+            .into_iter()
+            .try_for_each(|incident| self.incident(incident))
+    }
+
     fn missing(&self) -> String {
         let (mut unaccepted, mut unanswered) = (0, 0);
         for client in &self.clients {
@@ -402,10 +385,7 @@ impl Generator<'_> {
             unaccepted += sent;
             unanswered += accepted;
         }
-        let oldest = self
-            .clients
-            .iter()
-            .filter_map(|client| client.jobs.oldest_missing());
+        let oldest = self.clients.iter().filter_map(Client::oldest_missing);
         let Some((sent_ns, msgid)) = oldest.min_by_key(|(sent_ns, _)| *sent_ns) else {
             return "no job was outstanding".to_owned();
         };
@@ -421,27 +401,6 @@ impl Generator<'_> {
             msgid.bytes().escape_ascii()
         )
     }
-}
-
-/// Answers a PING (ZMTP 3.1) with a PONG that echoes its context.
-#[cold]
-fn pong(command: &[u8], out: &mut Vec<u8>) {
-    if let Some(rest) = command.strip_prefix(b"\x04PING")
-        && let Some(context) = rest.get(2..).filter(|context| context.len() <= 16)
-    {
-        out.extend_from_slice(&[4, 5 + context.len() as u8]);
-        out.extend_from_slice(b"\x04PONG");
-        out.extend_from_slice(context);
-    }
-}
-
-#[cold]
-fn not_zmtp(label: &str, rest: &[u8]) -> Failure {
-    let begin = &rest[..rest.len().min(16)];
-    Failure::run(format!(
-        "{label} sent what is no ZMTP message: {}",
-        begin.escape_ascii()
-    ))
 }
 
 #[cfg(test)]

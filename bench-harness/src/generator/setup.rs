@@ -1,17 +1,27 @@
 //! Opening the connections of a run and starting its threads.
 
+use super::board::Board;
 use super::client::Client;
+use super::incident::Incidents;
+use super::jobs::Jobs;
+use super::requests::{Manners, Requests};
+use super::shared::{Link, Links, Shared, Worked};
+use super::tally::Tally;
 use super::worker::{Worker, WorkerTemplates};
-use super::{Generator, HEARTBEAT_MS, Outcome, Pace, Shared, latency_histogram};
+use super::{Generator, HEARTBEAT_MS, Order, Outcome, Pace, WAKER};
 use crate::conn::{Conn, Scratch};
 use crate::failure::{Failure, Result};
-use crate::handshake::{self, Opened};
-use crate::wire;
+use crate::handshake::Opened;
+use crate::service::Random;
+use crate::transport::Transport;
 use crate::wire::Msgid;
 use crate::workload::Workload;
 use eventmq::addr::Addr;
-use mio::{Poll, Token};
-use std::sync::Arc;
+use mio::{Poll, Token, Waker};
+use std::collections::BinaryHeap;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -21,55 +31,119 @@ pub(crate) struct Plan {
     pub(crate) workload: Workload,
     pub(crate) frontend: Addr,
     pub(crate) backend: Addr,
+    pub(crate) transport: Transport,
+    pub(crate) manners: Manners,
     pub(crate) pace: Pace,
     pub(crate) threads: usize,
     /// Longest time without any progress while jobs are outstanding.
     pub(crate) deadline: Duration,
     /// The target is an eMQP broker: it watches heartbeats (`floor` does not understand them).
     pub(crate) is_broker: bool,
+    /// Incidents are noted instead of ending the run.
+    pub(crate) tolerant: bool,
 }
+
+/// First tag of workers; those of clients begin at 0.
+const WORKER_TAGS: u32 = 0x2000;
 
 /// A number that differs between generators running at the same time.
 fn run_tag() -> u32 {
     std::process::id() << 14
 }
 
+/// The threads of a running generator.
+#[derive(Debug)]
+pub(crate) struct Running {
+    pub(crate) threads: Vec<JoinHandle<Result<Outcome>>>,
+    /// By thread.
+    pub(crate) orders: Vec<Sender<Order>>,
+    links: Arc<Links>,
+}
+
+impl Running {
+    /// Number of clients and workers of thread `index`.
+    pub(crate) fn sizes(plan: &Plan, index: usize) -> (usize, usize) {
+        let share = |total: usize| share_of(total as u64, plan.threads, index) as usize;
+        (share(plan.workload.clients), share(plan.workload.workers))
+    }
+
+    /// Gives thread `index` an order. A thread that has ended obeys none.
+    pub(crate) fn order(&self, index: usize, order: Order) {
+        let _ = self.orders[index].send(order);
+        let _ = self.links.threads[index].waker.wake();
+    }
+}
+
 /// Opens all connections, registers the workers, and starts the threads. Clients begin to send
 /// when every worker is registered and has offered its slots.
-pub(crate) fn spawn(plan: &Plan, shared: &Arc<Shared>) -> Result<Vec<JoinHandle<Result<Outcome>>>> {
-    let mut workers = open_workers(plan)?.into_iter();
-    let mut clients = open_clients(plan)?.into_iter();
+pub(crate) fn spawn(plan: &Plan, shared: &Arc<Shared>) -> Result<Running> {
+    let tag = run_tag();
+    let workload = &plan.workload;
+    let mut workers = (0..workload.workers)
+        .map(|index| open_worker(plan, index, 0))
+        .collect::<Result<Vec<_>>>()?
+        .into_iter();
+    let mut clients = (0..workload.clients)
+        .map(|index| open_client(plan, index, 0))
+        .collect::<Result<Vec<_>>>()?
+        .into_iter()
+        .enumerate();
     let start = Instant::now();
-    let mut generators = Vec::new();
+    let mut links = Links {
+        board: Board::new(tag, workload.clients, workload.outstanding),
+        routes: Vec::with_capacity(workload.clients),
+        threads: Vec::new(),
+    };
+    let mut shares = Vec::new();
+    let mut first_worker = 0;
     for index in 0..plan.threads {
         let share = |total: usize| share_of(total as u64, plan.threads, index) as usize;
-        let clients: Vec<_> = clients
-            .by_ref()
-            .take(share(plan.workload.clients))
-            .collect();
-        let workers: Vec<_> = workers
-            .by_ref()
-            .take(share(plan.workload.workers))
-            .collect();
-        generators.push((index, clients, workers));
+        let cannot = |error| Failure::run(format!("cannot poll: {error}"));
+        let poll = Poll::new().map_err(cannot)?;
+        let waker = Waker::new(poll.registry(), WAKER).map_err(cannot)?;
+        let (worked, worked_here) = mpsc::channel();
+        let worked = Mutex::new(worked);
+        links.threads.push(Link { worked, waker });
+        let (order, orders) = mpsc::channel();
+        let clients: Vec<_> = clients.by_ref().take(share(workload.clients)).collect();
+        links
+            .routes
+            .extend((0..clients.len()).map(|at| (index, at)));
+        let workers: Vec<_> = workers.by_ref().take(share(workload.workers)).collect();
+        let part = Part {
+            index,
+            poll,
+            clients,
+            first_worker,
+            worked_here,
+            orders,
+        };
+        first_worker += workers.len();
+        shares.push((part, workers, order));
     }
-    let spawn_one = |(index, clients, workers)| {
-        let (plan, shared) = (plan.clone(), Arc::clone(shared));
-        thread::Builder::new()
-            .name(format!("generator-{index}"))
+    let links = Arc::new(links);
+    let (mut threads, mut orders) = (Vec::new(), Vec::new());
+    for (part, workers, order) in shares {
+        orders.push(order);
+        let (plan, shared, links) = (plan.clone(), Arc::clone(shared), Arc::clone(&links));
+        let thread = thread::Builder::new()
+            .name(format!("generator-{}", part.index))
             .spawn(move || {
                 let result =
-                    build(&plan, &shared, (clients, workers), start).and_then(Generator::run);
+                    build(&plan, &shared, &links, part, workers, start).and_then(Generator::run);
                 if result.is_err() {
-                    shared
-                        .abandon
-                        .store(true, std::sync::atomic::Ordering::SeqCst);
+                    shared.abandon.store(true, Ordering::SeqCst);
                 }
                 result
             })
-            .map_err(|error| Failure::run(format!("cannot start a thread: {error}")))
-    };
-    generators.into_iter().map(spawn_one).collect()
+            .map_err(|error| Failure::run(format!("cannot start a thread: {error}")))?;
+        threads.push(thread);
+    }
+    Ok(Running {
+        threads,
+        orders,
+        links,
+    })
 }
 
 /// The part of `total` that thread `index` of `threads` takes.
@@ -78,73 +152,100 @@ fn share_of(total: u64, threads: usize, index: usize) -> u64 {
     total / threads + u64::from(index < total % threads)
 }
 
-type Tagged = (u32, Opened);
-
-fn open_workers(plan: &Plan) -> Result<Vec<Tagged>> {
-    let open = |index: usize| {
-        let tag = run_tag() + 0x2000 + index as u32;
-        let identity = format!("bench-worker-{tag:08x}");
-        let mut opened = handshake::connect(&plan.backend, identity.as_bytes())?;
-        opened.register_worker(&plan.workload.queue, Msgid::new(tag).bytes())?;
-        Ok((tag, opened))
-    };
-    (0..plan.workload.workers).map(open).collect()
+/// Connects and registers worker `index` of all; `life` is above 0 when it was killed before.
+pub(crate) fn open_worker(plan: &Plan, index: usize, life: u32) -> Result<Opened> {
+    let tag = run_tag() + WORKER_TAGS + index as u32;
+    let identity = format!("bench-worker-{tag:08x}-{life}");
+    let mut opened = plan.transport.connect(&plan.backend, identity.as_bytes())?;
+    let queues = plan.workload.queues_of_worker(index);
+    opened.register_worker_of(&queues, Msgid::new(tag).bytes())?;
+    Ok(opened)
 }
 
-fn open_clients(plan: &Plan) -> Result<Vec<Tagged>> {
-    let open = |index: usize| {
-        let tag = run_tag() + index as u32;
-        let identity = format!("bench-client-{tag:08x}");
-        Ok((
-            tag,
-            handshake::connect(&plan.frontend, identity.as_bytes())?,
-        ))
-    };
-    (0..plan.workload.clients).map(open).collect()
+/// Connects client `index` of all; `life` is above 0 when it restarts.
+pub(crate) fn open_client(plan: &Plan, index: usize, life: u32) -> Result<Opened> {
+    let tag = run_tag() + index as u32;
+    let identity = format!("bench-client-{tag:08x}-{life}");
+    plan.transport.connect(&plan.frontend, identity.as_bytes())
+}
+
+/// What one thread has for its own.
+struct Part {
+    index: usize,
+    poll: Poll,
+    /// With their indices over all threads.
+    clients: Vec<(usize, Opened)>,
+    /// Index of the first worker over all threads.
+    first_worker: usize,
+    worked_here: Receiver<Worked>,
+    orders: Receiver<Order>,
 }
 
 fn build<'a>(
     plan: &Plan,
     shared: &'a Shared,
-    (clients, workers): (Vec<Tagged>, Vec<Tagged>),
+    links: &'a Links,
+    part: Part,
+    workers: Vec<Opened>,
     start: Instant,
 ) -> Result<Generator<'a>> {
     let workload = &plan.workload;
-    let poll = Poll::new().map_err(|error| Failure::run(format!("cannot poll: {error}")))?;
+    let poll = part.poll;
     let mut place = 0;
     let mut register = |opened| {
         let token = Token(place);
         place += 1;
         Conn::new(opened, poll.registry(), token)
     };
-    let clients: Vec<Client> = clients
+    let strict = plan.manners == Manners::Full;
+    let clients: Vec<Client> = part
+        .clients
         .into_iter()
-        .map(|(tag, opened)| Ok(Client::new(register(opened)?, tag, workload.outstanding)))
+        .map(|(index, opened)| {
+            let tag = run_tag() + index as u32;
+            let jobs = Jobs::new(index, tag, workload.outstanding, strict);
+            Ok(Client::new(register(opened)?, jobs, index))
+        })
         .collect::<Result<_>>()?;
+    let tag = run_tag() + WORKER_TAGS + part.first_worker as u32;
     let workers: Vec<Worker> = workers
         .into_iter()
-        .map(|(tag, opened)| Ok(Worker::new(register(opened)?, tag)))
+        .zip(tag..)
+        .map(|(opened, tag)| Ok(Worker::new(register(opened)?, tag, 0)))
         .collect::<Result<_>>()?;
     Ok(Generator {
+        index: part.index,
         shared,
+        links,
         listed: Vec::with_capacity(clients.len() + workers.len()),
+        again: Vec::new(),
         poll,
         clients,
         workers,
-        request: wire::request(&workload.queue, "reply-requested", workload.payload),
+        worker_tag: tag,
+        requests: Requests::new(workload, plan.manners)?,
         templates: WorkerTemplates::new(),
         scratch: Scratch::new(),
         slots: workload.slots,
+        service: workload.service,
+        fail_share: workload.fail_share,
+        random: Random::new(0x5eed_0000 + part.index as u64),
+        in_service: BinaryHeap::new(),
+        in_service_number: 0,
+        worked: Vec::new(),
+        worked_here: part.worked_here,
+        orders: part.orders,
         pace: plan.pace,
         threads: plan.threads,
         deadline: plan.deadline,
         heartbeats: plan.is_broker,
+        tolerant: plan.tolerant,
+        incidents: Incidents::default(),
         start,
         now_ns: 0,
-        latency_ns: latency_histogram(),
+        tally: Box::new(Tally::new()),
         recording: false,
-        turn_done: 0,
-        turn_accepted: 0,
+        turn: (0, 0),
         outstanding: 0,
         next_due: 0,
         last_progress_ns: 0,

@@ -4,7 +4,7 @@
 use super::*;
 use crate::child::loopback;
 use crate::handshake::{Blocking, Opened, accept};
-use crate::measure::{self, Broker, Extent, Measured};
+use crate::measure::{self, Broker, Course, Extent, Measured};
 use crate::progress::Progress;
 use crate::wire::message;
 use crate::workload::{Name, Overrides, Workload};
@@ -54,20 +54,23 @@ fn run(pace: Pace, answers: Answers) -> Result<Measured> {
         workload,
         frontend: addr.clone(),
         backend: addr,
+        transport: crate::transport::Transport::Native,
+        manners: Manners::Full,
         pace,
         threads: 1,
         deadline: Duration::from_millis(300),
         is_broker: true,
+        tolerant: false,
     };
     let mut progress = Progress::new("test".to_owned(), true);
-    let (warm_up, window) = (Extent::Jobs(0), Extent::Jobs(JOBS));
-    measure::run(
-        &plan,
-        &mut Broker::External(None),
-        warm_up,
-        window,
-        &mut progress,
-    )
+    let course = Course {
+        warm_up: Extent::Jobs(0),
+        window: Extent::Jobs(JOBS),
+        interval: Duration::from_millis(50),
+        administrative: None,
+    };
+    let mut broker = Broker::External(None);
+    measure::run(&plan, &mut broker, &course, &mut progress, &mut |_| Ok(()))
 }
 
 fn failure(answers: Answers) -> String {
@@ -85,9 +88,7 @@ fn every_job_is_answered() {
 
 #[test]
 fn open_loop_keeps_its_rate() {
-    let pace = Pace::Open {
-        interval_ns: 1_000_000,
-    };
+    let pace = Pace::Open { interval_ns: 1e6 };
     let started = Instant::now();
     run(pace, |_, id| vec![acceptance(id), result(id)]).unwrap();
     // 120 jobs, 1 ms apart.
@@ -161,9 +162,9 @@ fn bytes_that_are_no_frames_are_shown() {
 #[test]
 fn ping_is_answered_with_its_context() {
     let mut out = Vec::new();
-    pong(b"\x04PING\x00\x64ctx", &mut out);
+    serve::pong(b"\x04PING\x00\x64ctx", &mut out);
     assert_eq!(out, b"\x04\x08\x04PONGctx");
     out.clear();
-    pong(b"\x04PONG", &mut out);
+    serve::pong(b"\x04PONG", &mut out);
     assert!(out.is_empty());
 }

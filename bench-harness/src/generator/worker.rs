@@ -1,7 +1,8 @@
-//! The worker side of the load: answers every REQUEST at once with REPLY and READY.
+//! The worker side of the load: answers every REQUEST with REPLY and READY, at once or after the
+//! time that the job takes.
 
+use super::incident::Incident;
 use crate::conn::Conn;
-use crate::failure::{Failure, Result};
 use crate::wire::{Frames, MSGID_BYTES, Msgid, ReplyTemplate, Template, message, ready};
 
 /// Templates shared by the workers of a thread.
@@ -9,6 +10,7 @@ use crate::wire::{Frames, MSGID_BYTES, Msgid, ReplyTemplate, Template, message, 
 pub(crate) struct WorkerTemplates {
     ready: Template,
     reply: ReplyTemplate,
+    failed: ReplyTemplate,
 }
 
 impl WorkerTemplates {
@@ -16,6 +18,7 @@ impl WorkerTemplates {
         WorkerTemplates {
             ready: ready(),
             reply: ReplyTemplate::new(),
+            failed: ReplyTemplate::failed(),
         }
     }
 }
@@ -29,15 +32,25 @@ pub(crate) struct Worker {
     serial: u32,
     /// READYs sent less REQUESTs received; below zero the broker has handed out too much.
     free_slots: i64,
+    /// Tells the lives of a worker apart that is killed and comes back.
+    pub(crate) life: u32,
+}
+
+/// A job that a worker was given.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Given {
+    pub(crate) msgid: [u8; MSGID_BYTES],
+    pub(crate) wants_result: bool,
 }
 
 impl Worker {
-    pub(crate) fn new(conn: Conn, tag: u32) -> Self {
+    pub(crate) fn new(conn: Conn, tag: u32, life: u32) -> Self {
         Worker {
             conn,
             own: Msgid::new(tag),
             serial: 0,
             free_slots: 0,
+            life,
         }
     }
 
@@ -57,39 +70,50 @@ impl Worker {
 
     /// Takes one message of the broker.
     #[inline]
-    pub(crate) fn take(
-        &mut self,
-        buf: &[u8],
-        frames: &Frames,
-        templates: &WorkerTemplates,
-    ) -> Result<()> {
+    pub(crate) fn take(&mut self, buf: &[u8], frames: &Frames) -> Result<Option<Given>, Incident> {
         if frames.get(buf, 2) != b"REQUEST" {
-            return self.take_other(buf, frames);
+            return self.take_other(buf, frames).map(|()| None);
         }
-        let Ok(request) = <&[u8; MSGID_BYTES]>::try_from(frames.get(buf, 3)) else {
-            return Err(Failure::run(
-                "a worker was given a job that this generator did not send; is the queue in use \
-                 by others? (choose another with --queue)",
-            ));
+        let Ok(msgid) = <[u8; MSGID_BYTES]>::try_from(frames.get(buf, 3)) else {
+            return Err(not_ours());
         };
         self.free_slots -= 1;
         if self.free_slots < 0 {
-            return Err(Failure::run(format!(
+            return Err(Incident::fatal(format!(
                 "{} hands out more jobs than the worker has free slots",
                 self.conn.label()
             )));
         }
+        let wants_result = frames.get(buf, 5).starts_with(b"reply-requested");
+        Ok(Some(Given {
+            msgid,
+            wants_result,
+        }))
+    }
+
+    /// The job is done, or has failed.
+    #[inline]
+    pub(crate) fn answer(
+        &mut self,
+        msgid: &[u8; MSGID_BYTES],
+        failed: bool,
+        templates: &WorkerTemplates,
+    ) {
         let own = self.own.with(0, self.serial);
-        templates.reply.push(&mut self.conn.out, &own, request);
+        let reply = if failed {
+            &templates.failed
+        } else {
+            &templates.reply
+        };
+        reply.push(&mut self.conn.out, &own, msgid);
         self.push_ready(templates);
-        Ok(())
     }
 
     #[cold]
-    fn take_other(&mut self, buf: &[u8], frames: &Frames) -> Result<()> {
+    fn take_other(&mut self, buf: &[u8], frames: &Frames) -> Result<(), Incident> {
         match frames.get(buf, 2) {
             b"HEARTBEAT" | b"ACK" => Ok(()),
-            other => Err(Failure::run(format!(
+            other => Err(Incident::fatal(format!(
                 "{} sent {} to a worker in the middle of the run",
                 self.conn.label(),
                 other.escape_ascii()
@@ -112,4 +136,14 @@ impl Worker {
             .out
             .extend_from_slice(&message(&[b"KBYE", id.bytes()]));
     }
+}
+
+/// A worker was given somebody else's job.
+#[cold]
+pub(crate) fn not_ours() -> Incident {
+    Incident::fatal(
+        "a worker was given a job that this generator did not send; is the queue in use by \
+         others, or does it hold jobs of an earlier run? (choose another with --queue)"
+            .to_owned(),
+    )
 }

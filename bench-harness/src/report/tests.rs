@@ -1,15 +1,12 @@
 use super::*;
-use crate::measure::{Cpu, Latency};
 
 fn run(target: &str, round: usize, us_per_job: f64) -> Measured {
     Measured {
         target: target.to_owned(),
-        cxxflags: None,
         round,
         jobs: 200_000,
         seconds: 1.0,
         jobs_per_sec: 2e5,
-        latency: Latency::default(),
         cpu: Some(Cpu {
             us_per_job,
             ..Cpu::default()
@@ -17,6 +14,7 @@ fn run(target: &str, round: usize, us_per_job: f64) -> Measured {
         generator_us_per_job: 1.0,
         generator_busy: 0.5,
         allocations: Some(50),
+        ..Measured::default()
     }
 }
 

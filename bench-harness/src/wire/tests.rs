@@ -101,3 +101,26 @@ fn frames_beyond_the_known_places_are_counted() {
     assert_eq!(frames.count, 14);
     assert_eq!(frames.get(&wire, 13), b"");
 }
+
+#[test]
+fn failed_reply_has_a_status() {
+    let mut wire = Vec::new();
+    let (own, asked) = (Msgid::new(1).with(2, 3), Msgid::new(4).with(5, 6));
+    ReplyTemplate::failed().push(&mut wire, &own, asked.bytes());
+    let frames = frames_of(&wire);
+    assert_eq!(frames.len(), 7);
+    assert_eq!(
+        (&frames[5][..], &frames[6][..]),
+        (&asked.bytes()[..], STATUS_ERROR)
+    );
+    let result: serde_json::Value = serde_json::from_slice(&frames[4]).unwrap();
+    assert_eq!(result["error"]["type"], "BenchError");
+}
+
+#[test]
+fn msgid_is_read_back() {
+    let id = Msgid::new(0xfeed_0001).with(0xbeef, 0x1234_5678);
+    assert_eq!(Msgid::tag(id.bytes()), Some(0xfeed_0001));
+    assert_eq!(Msgid::serial(id.bytes()), Some(0x1234_5678));
+    assert_eq!(Msgid::tag(&[b'x'; MSGID_BYTES]), None);
+}

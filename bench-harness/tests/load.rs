@@ -1,0 +1,145 @@
+//! The commands that put a load on a broker, briefly.
+
+mod common;
+
+use common::{emq_bench, error_of, json, printed};
+
+const QUICK: &str = "--duration 0.3 --warmup 0.1 --quiet";
+
+#[test]
+fn mixed_jobs_on_several_queues_are_all_accounted_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("run.json");
+    printed(&format!(
+        "run --queues 7 --workers 5 --reply-share 0.5 --guarantee-share 0.2 --fail-share 0.1 \
+         --service exp:200us --generator-threads 2 {QUICK} --json {}",
+        file.display()
+    ));
+    let report = json(&file);
+    let run = &report["runs"][0];
+    let (jobs, ends) = (run["jobs"].as_f64().unwrap(), &run["ends"]);
+    let share = |name: &str| ends[name].as_f64().unwrap() / jobs;
+    assert!((0.3..0.7).contains(&share("without_result")), "{ends}");
+    assert!((0.1..0.3).contains(&share("guaranteed")), "{ends}");
+    // Of those that have a result.
+    assert!((0.02..0.1).contains(&share("failed")), "{ends}");
+    for stage in ["accept", "hand_out", "finish"] {
+        assert!(
+            run["stages"][stage]["count"].as_u64().unwrap() > 0,
+            "{stage}"
+        );
+    }
+    // A worker took at least its service time for half of the jobs, more or less.
+    assert!(run["stages"]["finish"]["p50_us"].as_f64().unwrap() > 100.0);
+    let view = &run["broker_view"];
+    assert!(view["counters"]["requests_accepted"].as_u64().unwrap() > 0);
+    let counts = view["differences"].as_array().unwrap();
+    let about_counts = |line: &&serde_json::Value| line.as_str().unwrap().contains("broker counts");
+    assert!(counts.iter().find(about_counts).is_none(), "{counts:?}");
+    assert!(!run["timeline"].as_array().unwrap().is_empty());
+    assert!(run["curve"].as_array().unwrap().len() > 10);
+    assert!(run["resident"]["max"].as_u64().unwrap() > 1_000_000);
+    assert!(run["cpu"]["voluntary_switches_per_1k"].is_number());
+}
+
+#[test]
+fn workers_without_results_carry_a_closed_loop() {
+    let text = printed(&format!(
+        "run --reply-share 0 --target ours-dedicated {QUICK}"
+    ));
+    assert!(text.contains("without a result"), "{text}");
+    assert!(text.contains("the broker's own view"), "{text}");
+}
+
+#[test]
+fn rates_are_kept_and_tabled() {
+    let folder = tempfile::tempdir().unwrap();
+    let (file, log) = (
+        folder.path().join("rate.json"),
+        folder.path().join("rate.hlog"),
+    );
+    let text = printed(&format!(
+        "rate --from 500 --to 1500 --step 500 {QUICK} --json {} --hlog {}",
+        file.display(),
+        log.display()
+    ));
+    assert!(
+        text.contains("offered/s") && text.contains("knee"),
+        "{text}"
+    );
+    let report = json(&file);
+    let steps = report["steps"].as_array().unwrap();
+    let rates: Vec<f64> = steps
+        .iter()
+        .map(|step| step["rate"].as_f64().unwrap())
+        .collect();
+    assert_eq!(rates, [500.0, 1000.0, 1500.0]);
+    for step in steps {
+        assert!(step["measured"]["latency"]["count"].as_u64().unwrap() > 50);
+    }
+    let log = std::fs::read_to_string(log).unwrap();
+    assert!(
+        log.contains("Tag=ours-inline@1000.total"),
+        "tags name rate and part"
+    );
+}
+
+#[test]
+fn soak_with_faults_accounts_for_every_job() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("soak.json");
+    let text = printed(&format!(
+        "soak --minutes 0.05 --quiet --generator-threads 2 --service fixed:1ms --json {} \
+         --fault kill-worker:300ms,stop-reading:400ms:200ms,client-restart:500ms,\
+         reconnect-storm:700ms:10",
+        file.display()
+    ));
+    assert!(text.contains("every job is accounted for"), "{text}");
+    let report = json(&file);
+    let happened = &report["happened"];
+    for what in [
+        "workers_killed",
+        "clients_paused",
+        "clients_restarted",
+        "storms",
+    ] {
+        assert!(happened[what].as_u64().unwrap() > 0, "{what}: {happened}");
+    }
+    assert_eq!(report["account"]["incidents"], serde_json::json!({}));
+    assert_eq!(report["failures"], serde_json::json!([]));
+    assert!(report["account"]["abandoned"].as_u64().unwrap() > 0);
+    assert!(report["counters"]["requests_accepted"].as_u64().unwrap() > 100);
+}
+
+#[test]
+fn comparison_fails_above_its_bound_and_only_then() {
+    let line = |bound: &str| {
+        format!("compare floor ours-inline --pairs 2 --metric time --max-ratio {bound} {QUICK}")
+    };
+    let text = printed(&line("1000"));
+    assert!(
+        text.contains("time per job") && text.contains("sign test"),
+        "{text}"
+    );
+    let output = emq_bench(&line("0.000001"));
+    assert_eq!(output.status.code(), Some(3));
+    assert!(error_of(&output).contains("is above 0.000001"));
+}
+
+#[cfg(feature = "libzmq")]
+#[test]
+fn libzmq_sockets_carry_the_load() {
+    let text = printed(&format!(
+        "run --transport zmq --target ours-inline,libzmq --generator-threads 2 {QUICK}"
+    ));
+    assert!(text.contains("libzmq: "), "{text}");
+    printed("soak --transport zmq --minutes 0.03 --quiet --fault kill-worker:400ms");
+}
+
+#[cfg(not(feature = "libzmq"))]
+#[test]
+fn missing_libzmq_is_said() {
+    let output = emq_bench("run --transport zmq");
+    assert_eq!(output.status.code(), Some(2));
+    assert!(error_of(&output).contains("--features libzmq"));
+}
