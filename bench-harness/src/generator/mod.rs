@@ -16,6 +16,7 @@ mod serve;
 mod setup;
 pub(crate) mod shared;
 pub(crate) mod tally;
+mod timer;
 pub(crate) mod worker;
 
 pub(crate) use orders::Order;
@@ -39,12 +40,13 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant, SystemTime};
 use tally::Tally;
+use timer::Timer;
 use worker::{Worker, WorkerTemplates};
 
 /// Longest sleep: how soon a thread sees that it shall stop.
 const SLEEP_MS_MAX: u64 = 20;
-/// Polling sleeps whole milliseconds: what is due sooner is waited for without sleep.
-const SLEEP_NS_UNIT: u64 = 1_000_000;
+/// What is due within this time is waited for without sleep: falling asleep takes as long.
+const SPIN_NS_MAX: u64 = 5_000;
 /// After the last job, answers that nobody waits for are looked for this long.
 const LINGER_MS: u64 = 50;
 /// Workers say HEARTBEAT this often.
@@ -53,6 +55,8 @@ const HEARTBEAT_MS: u64 = 2_000;
 const LATE_NS: u64 = 1_000_000;
 /// Wakes a thread: a worker elsewhere has done a job, or there is an order.
 const WAKER: Token = Token(usize::MAX);
+/// Wakes a thread when something is due.
+const TIMER: Token = Token(usize::MAX - 1);
 
 /// When REQUESTs are sent.
 #[derive(Debug, Clone, Copy)]
@@ -77,6 +81,7 @@ struct Generator<'a> {
     shared: &'a Shared,
     links: &'a Links,
     poll: Poll,
+    timer: Timer,
     clients: Vec<Client>,
     workers: Vec<Worker>,
     /// Tag of the first worker.
@@ -129,7 +134,7 @@ impl Generator<'_> {
             self.obey_orders()?;
             for event in &events {
                 let at = event.token().0;
-                if event.token() == WAKER {
+                if event.token() == WAKER || event.token() == TIMER {
                     continue;
                 }
                 if event.is_writable() {
@@ -155,8 +160,9 @@ impl Generator<'_> {
             if self.is_over(finished_ns)? {
                 break;
             }
+            let sleep = self.sleep()?;
             self.poll
-                .poll(&mut events, Some(self.sleep()))
+                .poll(&mut events, Some(sleep))
                 .or_else(|error| match error.kind() {
                     std::io::ErrorKind::Interrupted => Ok(()),
                     _ => Err(Failure::run(format!("cannot wait for events: {error}"))),
@@ -198,16 +204,35 @@ impl Generator<'_> {
         self.start.elapsed().as_nanos() as u64
     }
 
-    fn sleep(&self) -> Duration {
-        // An event loop that sleeps whole milliseconds cannot keep a rate: it spins instead.
-        if matches!(self.pace, Pace::Open { .. }) || !self.again.is_empty() {
-            return Duration::ZERO;
+    /// How long to wait for events at most; sets the timer if something is due sooner.
+    fn sleep(&mut self) -> Result<Duration> {
+        let is_open = matches!(self.pace, Pace::Open { .. });
+        // The way out of a sleep takes longer than a job: what is measured must not contain it.
+        if !self.again.is_empty() || (is_open && !self.tolerant) {
+            return Ok(Duration::ZERO);
         }
-        let longest = SLEEP_MS_MAX * 1_000_000;
-        let due = self.in_service.peek().map_or(longest, |Reverse(next)| {
-            next.due_ns.saturating_sub(self.now_ns)
-        });
-        Duration::from_millis(due.min(longest) / SLEEP_NS_UNIT)
+        let longest = Duration::from_millis(SLEEP_MS_MAX);
+        let service = self.in_service.peek().map(|Reverse(next)| next.due_ns);
+        let next = match (service, self.next_job_ns()) {
+            (Some(service), Some(job)) => service.min(job),
+            (Some(due), None) | (None, Some(due)) => due,
+            (None, None) => return Ok(longest),
+        };
+        let now_ns = self.clock();
+        if next <= now_ns + SPIN_NS_MAX {
+            return Ok(Duration::ZERO);
+        }
+        self.timer.set(next, now_ns)?;
+        Ok(longest)
+    }
+
+    /// When the next job of an open loop is due, if a window has room for it.
+    fn next_job_ns(&self) -> Option<u64> {
+        let Pace::Open { interval_ns } = self.pace else {
+            return None;
+        };
+        let has_room = self.clients.iter().any(|client| !client.jobs.is_full());
+        (has_room && self.may_send()).then_some((self.next_due as f64 * interval_ns) as u64)
     }
 
     #[inline]

@@ -7,8 +7,9 @@ use super::jobs::Jobs;
 use super::requests::{Manners, Requests};
 use super::shared::{Link, Links, Shared, Worked};
 use super::tally::Tally;
+use super::timer::Timer;
 use super::worker::{Worker, WorkerTemplates};
-use super::{Generator, HEARTBEAT_MS, Order, Outcome, Pace, WAKER};
+use super::{Generator, HEARTBEAT_MS, Order, Outcome, Pace, TIMER, WAKER};
 use crate::conn::{Conn, Scratch};
 use crate::failure::{Failure, Result};
 use crate::handshake::Opened;
@@ -219,6 +220,7 @@ fn build<'a>(
         links,
         listed: Vec::with_capacity(clients.len() + workers.len()),
         again: Vec::new(),
+        timer: Timer::new(poll.registry(), TIMER)?,
         poll,
         clients,
         workers,
