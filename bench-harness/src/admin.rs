@@ -27,7 +27,9 @@ impl Admin {
         self.0
             .send(&message(&[command.as_bytes(), msgid.bytes()]))?;
         let until = Instant::now() + Duration::from_secs(STEP_SECS_MAX);
-        let frames = self.0.next_message("an answer", until)?;
+        let frames = self
+            .0
+            .next_message(&format!("an answer to {command}"), until)?;
         // '', eMQP/1.0, REPLY, an id, JSON: 0.3.13 puts the JSON into the last frame as well.
         let text = frames.last().map_or(&[][..], Vec::as_slice);
         if frames.get(2).map(Vec::as_slice) != Some(b"REPLY") {

@@ -22,6 +22,11 @@ pub(crate) struct Environment {
 }
 
 impl Environment {
+    /// Version of this program.
+    pub(crate) fn version(&self) -> &str {
+        self.version
+    }
+
     /// Looks at the machine and the working directory now.
     pub(crate) fn now() -> Self {
         let since_epoch = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);

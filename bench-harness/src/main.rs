@@ -24,6 +24,7 @@ mod idle;
 #[cfg(feature = "libzmq")]
 mod libzmq;
 mod measure;
+mod page;
 mod place;
 mod progress;
 mod rate;
@@ -73,6 +74,8 @@ enum Command {
     Soak(Box<soak::Options>),
     /// Measure two targets in alternation: ratios pair by pair
     Compare(Box<compare::Options>),
+    /// Make one HTML page of results, with pictures and comparison
+    Report(page::Options),
     /// Let jobs wait without a worker: memory per job, then take them all
     Fill(Box<fill::Options>),
     /// Open connections that do nothing: memory and CPU
@@ -99,6 +102,7 @@ fn main() -> ExitCode {
         Command::Rate(options) => rate::run(&options),
         Command::Soak(options) => soak::run(&options),
         Command::Compare(options) => compare::run(&options),
+        Command::Report(options) => page::run(&options),
         Command::Fill(options) => fill::run(&options),
         Command::Idle(options) => idle::run(&options),
         Command::Broker(options) => broker::run(&options),

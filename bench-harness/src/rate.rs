@@ -194,8 +194,10 @@ fn climb(options: &Options, measure: &mut dyn FnMut(f64) -> Result<Measured>) ->
     }
     for _ in 0..options.search {
         let Some(good) = knee_of(&steps) else { break };
-        let above = steps.iter().map(|step| step.rate).find(|rate| *rate > good);
-        let Some(bad) = above else { break };
+        let above = |step: &&Step| step.rate > good && step.tells();
+        let Some(bad) = steps.iter().find(above).map(|step| step.rate) else {
+            break;
+        };
         take(&mut steps, f64::midpoint(good, bad), options, measure)?;
     }
     Ok(steps)
@@ -233,13 +235,22 @@ fn take(
     Ok(verdict)
 }
 
-/// The last of the rates that are good from the lowest on. None if all are, or none is.
+impl Step {
+    /// False if the generator was in the way.
+    fn tells(&self) -> bool {
+        self.verdict != Verdict::GeneratorBound
+    }
+}
+
+/// The last of the rates that are good from the lowest on; those at which the generator was late
+/// are passed over. None if all are good, or none is.
 fn knee_of(steps: &[Step]) -> Option<f64> {
-    let good = steps
+    let telling: Vec<&Step> = steps.iter().filter(|step| step.tells()).collect();
+    let good = telling
         .iter()
         .take_while(|step| step.verdict == Verdict::Good)
         .count();
-    (good > 0 && good < steps.len()).then(|| steps[good - 1].rate)
+    (good > 0 && good < telling.len()).then(|| telling[good - 1].rate)
 }
 
 fn print(name: &str, steps: &[Step], knee: Option<f64>) {
@@ -285,7 +296,10 @@ fn print(name: &str, steps: &[Step], knee: Option<f64>) {
     print!("{}", report::align(&rows));
     match knee {
         Some(rate) => println!("knee: behind {} jobs/s", thousands(rate as u64)),
-        None if steps.iter().all(|step| step.verdict == Verdict::Good) => {
+        None if steps
+            .iter()
+            .all(|step| !step.tells() || step.verdict == Verdict::Good) =>
+        {
             println!("knee: none up to the last rate (a higher --to)");
         }
         None => println!("knee: below the lowest rate (a lower --from)"),
@@ -356,6 +370,19 @@ mod tests {
         assert_eq!(rates(&steps), [5e4, 6e4, 7e4, 8e4]);
         assert_eq!(knee_of(&steps), Some(6e4));
         assert_eq!(steps[2].verdict, Verdict::Slow);
+    }
+
+    #[test]
+    fn rates_at_which_the_generator_was_late_do_not_count() {
+        let mut hindered = |rate: f64| {
+            let mut measured = broker(rate)?;
+            measured.late = if rate == 20_000.0 { 900 } else { 0 };
+            Ok(measured)
+        };
+        let line = "--from 10000 --to 90000 --step 10000";
+        let steps = climb(&options(line), &mut hindered).unwrap();
+        assert_eq!(steps[1].verdict, Verdict::GeneratorBound);
+        assert_eq!(knee_of(&steps), Some(6e4));
     }
 
     #[test]

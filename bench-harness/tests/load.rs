@@ -143,3 +143,27 @@ fn missing_libzmq_is_said() {
     assert_eq!(output.status.code(), Some(2));
     assert!(error_of(&output).contains("--features libzmq"));
 }
+
+#[test]
+fn report_is_one_page_of_several_results() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    for target in ["floor", "ours-inline"] {
+        let file = path(&format!("{target}.json"));
+        printed(&format!("run --target {target} {QUICK} --json {file}"));
+    }
+    let page = path("page.html");
+    printed(&format!(
+        "report {} {} -o {page} --title Both",
+        path("floor.json"),
+        path("ours-inline.json")
+    ));
+    let text = std::fs::read_to_string(page).unwrap();
+    assert!(text.starts_with("<!doctype html>") && text.contains("<h1>Both</h1>"));
+    assert!(text.contains("divided by floor (floor)"));
+    assert_eq!(
+        text.matches("<svg").count(),
+        4,
+        "percentiles, rate, p99 and memory over time"
+    );
+}

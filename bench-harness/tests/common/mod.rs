@@ -1,5 +1,7 @@
 //! Starting the program as a user does.
 
+#![allow(dead_code, reason = "each test program uses its part of this")]
+
 use serde_json::Value;
 use std::path::Path;
 use std::process::{Command, Output};
