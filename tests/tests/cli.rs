@@ -6,6 +6,7 @@ use eventmq_tests::process::Process;
 use eventmq_tests::publisher::Publisher;
 use eventmq_tests::raw;
 use eventmq_tests::router::{Router, Target};
+use eventmq_tests::scheduler::Scheduler;
 use eventmq_tests::{PATIENCE, eventually};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -450,6 +451,102 @@ fn schedules_go_to_the_scheduler() {
         let (code, ..) = at(&frontend, words);
         assert_eq!(code, Some(2), "{words:?}");
     }
+}
+
+#[test]
+fn the_schedules_of_a_scheduler_are_shown() {
+    /// More than one page.
+    const COUNT: usize = 1_003;
+    let router = Router::ours(Target::Inline);
+    let frontend = router.addresses().frontend.clone();
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut scheduler = Scheduler::start(&frontend, dir.path(), &[]);
+    scheduler.wait_until_registered();
+    let admin = scheduler.admin_addr().to_owned();
+    assert_eq!(
+        at(&admin, &["schedules"]),
+        (Some(0), "no schedules\n".to_owned(), String::new())
+    );
+    let cron = [
+        "schedule",
+        "m.night",
+        "--cron",
+        "0 3 * * *",
+        "-q",
+        "q2",
+        "--nohaste",
+    ];
+    let (code, _, errors) = at(
+        &frontend,
+        &[&cron[..], &["--time-zone", "Europe/Berlin"]].concat(),
+    );
+    assert_eq!(code, Some(0), "{errors}");
+    let lines: String = (1..COUNT)
+        .map(|n| format!("schedule m.f {n} --every 3600 --nohaste --addr {frontend}\n"))
+        .collect();
+    let (code, _, errors) = run(&mut cli(&["--addr", &admin, "--timeout", "20"]), &lines);
+    assert_eq!(code, Some(0), "{errors}");
+    eventually("all schedules are taken", PATIENCE, || {
+        match scheduler.schedules().len() {
+            COUNT => Ok(()),
+            other => Err(other.to_string()),
+        }
+    });
+
+    let (code, out, errors) = at(&admin, &["schedules"]);
+    assert_eq!((code, errors.as_str()), (Some(0), ""));
+    let rows: Vec<_> = out
+        .lines()
+        .filter(|line| !line.starts_with("CALL"))
+        .collect();
+    assert_eq!(rows.len(), COUNT);
+    let night: Vec<_> = rows
+        .iter()
+        .filter(|row| row.starts_with("m.night "))
+        .collect();
+    assert_eq!(night.len(), 1, "{night:?}");
+    for part in ["q2", "0 3 * * * (Europe/Berlin)", " 03:00:00 CE", "(in "] {
+        assert!(night[0].contains(part), "{night:?}");
+    }
+    assert_eq!(
+        rows.iter()
+            .filter(|row| row.contains("every 3600 s"))
+            .count(),
+        COUNT - 1
+    );
+
+    // One page a line; a limit cuts.
+    for (limit, lines, shown) in [
+        (None, 2, COUNT),
+        (Some("1000"), 1, 1_000),
+        (Some("7"), 1, 7),
+    ] {
+        let limit: Vec<_> = limit.iter().flat_map(|n| ["--limit", n]).collect();
+        let (code, out, errors) = at(&admin, &[&["schedules", "--json"][..], &limit].concat());
+        assert_eq!((code, errors.as_str()), (Some(0), ""));
+        let pages: Vec<serde_json::Value> = out
+            .lines()
+            .map(|line| serde_json::from_str(line).expect("JSON"))
+            .collect();
+        let all = pages
+            .iter()
+            .map(|page| page["schedules"].as_array().unwrap().len());
+        assert_eq!((pages.len(), all.sum::<usize>()), (lines, shown));
+    }
+    let mut ask = cli(&["schedules", "--limit", "1"]);
+    let (code, out, _) = run(ask.env("EVENTMQ_SCHEDULER_ADMINISTRATIVE_ADDR", &admin), "");
+    assert_eq!((code, out.lines().count()), (Some(0), 2));
+    // A broker has none.
+    let words = [
+        "--addr",
+        &router.addresses().admin,
+        "--timeout",
+        "0.3",
+        "schedules",
+    ];
+    let (code, _, errors) = run(&mut cli(&words), "");
+    assert_eq!(code, Some(1));
+    assert!(errors.contains("SCHEDULER_SHOW_SCHEDULES"), "{errors}");
 }
 
 #[test]

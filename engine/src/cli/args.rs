@@ -8,6 +8,8 @@ use std::time::Duration;
 
 /// Default of `--addr` for administrative commands.
 pub(super) const ADMIN_ADDR: &str = "tcp://127.0.0.1:47293";
+/// Default of `--addr` for the schedules of a scheduler.
+pub(super) const SCHEDULER_ADDR: &str = "tcp://127.0.0.1:47296";
 /// Default of `--addr` for jobs and schedules.
 pub(super) const FRONTEND_ADDR: &str = "tcp://127.0.0.1:47291";
 /// Default of `--addr` for publish.
@@ -36,7 +38,9 @@ pub struct Args {
 #[derive(Debug, Clone, ClapArgs)]
 pub(super) struct Options {
     /// Where to connect: the administrative address [default: $EVENTMQ_ADMINISTRATIVE_ADDR, else
-    /// tcp://127.0.0.1:47293]; for send, schedule and unschedule the broker's frontend
+    /// tcp://127.0.0.1:47293]; for schedules the scheduler's
+    /// [default: $EVENTMQ_SCHEDULER_ADMINISTRATIVE_ADDR, else tcp://127.0.0.1:47296]; for send,
+    /// schedule and unschedule the broker's frontend
     /// [default: $EMQ_BROKER_ADDR, $EVENTMQ_FRONTEND_ADDR, else tcp://127.0.0.1:47291]; for publish
     /// and subscribe the publisher's
     /// [default: $EVENTMQ_PUBLISHER_INCOMING_ADDR, $EVENTMQ_PUBLISHER_OUTGOING_ADDR, else
@@ -62,6 +66,12 @@ pub(super) enum Command {
     /// Registered schedulers
     #[command(alias = "show_schedulers")]
     ShowSchedulers,
+    /// What a scheduler runs, and when next
+    Schedules {
+        /// At most so many [default: all]
+        #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+        limit: Option<u64>,
+    },
     /// How long jobs wait and run, by queue
     Latency {
         /// The last whole interval instead of everything since start

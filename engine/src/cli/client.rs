@@ -26,7 +26,7 @@ pub(super) fn random_id() -> MsgidText {
 
 impl AdminClient {
     /// Connects and waits for the ZMTP handshake; `timeout` holds for both together, and later
-    /// for each request. The lookup of a host name is not bounded by it.
+    /// for each request.
     ///
     /// # Errors
     /// [`CliError::Connect`], [`CliError::NotABroker`].
@@ -53,10 +53,22 @@ impl AdminClient {
     /// # Errors
     /// [`CliError::Timeout`], [`CliError::Lost`], [`CliError::Answer`].
     pub fn request(&mut self, command: AdminCommand) -> Result<Option<String>, CliError> {
+        self.request_with(command, None)
+    }
+
+    /// As [`AdminClient::request`], with a body frame.
+    ///
+    /// # Errors
+    /// The same.
+    pub fn request_with(
+        &mut self,
+        command: AdminCommand,
+        body: Option<&[u8]>,
+    ) -> Result<Option<String>, CliError> {
         let deadline = Instant::now() + self.timeout;
         let addr = self.addr().clone();
         let answer = self
-            .ask(command, deadline)
+            .ask(command, body, deadline)
             .map_err(|ended| match ended.how() {
                 None => CliError::Timeout {
                     addr: addr.clone(),
@@ -87,12 +99,17 @@ impl AdminClient {
     fn ask(
         &mut self,
         command: AdminCommand,
+        body: Option<&[u8]>,
         deadline: Instant,
     ) -> Result<Result<Option<String>, &'static str>, Ended> {
         advance_msgid(&mut self.msgid);
         let emqp = Command::parse(command.name()).expect("administrative commands are eMQP's");
         let mut request = Vec::new();
-        MessageBuilder::begin(&mut request, emqp).last(&self.msgid);
+        let builder = MessageBuilder::begin(&mut request, emqp);
+        match body {
+            Some(body) => builder.frame(&self.msgid).last(body),
+            None => builder.last(&self.msgid),
+        }
         self.link.send(&request, deadline)?;
         loop {
             let msgid = self.msgid;

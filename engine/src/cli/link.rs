@@ -7,9 +7,10 @@ use crate::zmtp::{
     Event, Limits, Peer, PeerConfig, Role, SocketType, push_ping, push_subscription,
 };
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::{TcpStream, ToSocketAddrs};
+use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
 use std::os::unix::net::UnixStream;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
+use std::thread;
 use std::time::{Duration, Instant};
 
 /// Bytes read at a time.
@@ -53,7 +54,7 @@ impl Ended {
 
 impl Link {
     /// Connects as a socket of this type and waits for the ZMTP handshake; `timeout` holds for
-    /// both together. The lookup of a host name is not bounded by it.
+    /// both together, the lookup of a host name included.
     ///
     /// # Errors
     /// [`CliError::Connect`], [`CliError::NotABroker`].
@@ -206,7 +207,7 @@ impl Stream {
             Addr::Tcp { host, port } => (host.as_str(), *port),
         };
         let mut last = io::Error::new(ErrorKind::NotFound, "the host has no address");
-        for socket_addr in (host, port).to_socket_addrs()? {
+        for socket_addr in look_up(host, port, deadline)? {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return Err(ErrorKind::TimedOut.into());
@@ -257,6 +258,36 @@ impl Stream {
     }
 }
 
+/// The addresses of a host. The system's resolver cannot be interrupted: it runs on a thread of its
+/// own, which is left behind when the time is over.
+fn look_up(host: &str, port: u16, deadline: Instant) -> io::Result<Vec<SocketAddr>> {
+    if let Ok(ip) = host.parse::<IpAddr>() {
+        return Ok(vec![(ip, port).into()]);
+    }
+    let host = host.to_owned();
+    within(deadline, move || {
+        Ok((host.as_str(), port).to_socket_addrs()?.collect())
+    })
+    .unwrap_or_else(|| {
+        let what = "the lookup of the host name has not ended";
+        Err(io::Error::new(ErrorKind::TimedOut, what))
+    })
+}
+
+/// What `work` returns, or `None` if that takes longer.
+fn within<T: Send + 'static>(
+    deadline: Instant,
+    work: impl FnOnce() -> io::Result<T> + Send + 'static,
+) -> Option<io::Result<T>> {
+    let (sender, receiver) = mpsc::channel();
+    let worker = thread::Builder::new().name("resolver".to_owned());
+    if let Err(error) = worker.spawn(move || sender.send(work())) {
+        return Some(Err(error));
+    }
+    let left = deadline.saturating_duration_since(Instant::now());
+    receiver.recv_timeout(left).ok()
+}
+
 fn time_left(deadline: Instant) -> Result<Duration, Ended> {
     let left = deadline.saturating_duration_since(Instant::now());
     if left.is_zero() {
@@ -271,5 +302,48 @@ fn go_on(error: &io::Error) -> Result<(), Ended> {
     match error.kind() {
         ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted => Ok(()),
         _ => Err(Ended::End(error.to_string())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_resolver_that_hangs_holds_up_nobody() {
+        let (release, hold) = mpsc::channel::<()>();
+        let soon = Instant::now() + Duration::from_millis(20);
+        let answer = within(soon, move || {
+            let _ = hold.recv();
+            Ok(())
+        });
+        assert!(answer.is_none(), "{answer:?}");
+        drop(release);
+        let later = Instant::now() + Duration::from_secs(60);
+        assert_eq!(within(later, || Ok(7)).unwrap().unwrap(), 7);
+        assert!(
+            within(later, || Err::<(), _>(ErrorKind::NotFound.into()))
+                .unwrap()
+                .is_err()
+        );
+    }
+
+    #[test]
+    fn numbers_are_not_looked_up_and_names_are() {
+        let over = Instant::now();
+        assert_eq!(
+            look_up("127.0.0.1", 7, over).unwrap(),
+            ["127.0.0.1:7".parse().unwrap()]
+        );
+        assert_eq!(
+            look_up("::1", 7, over).unwrap(),
+            ["[::1]:7".parse().unwrap()]
+        );
+        let later = Instant::now() + Duration::from_secs(60);
+        let found = look_up("localhost", 7, later).unwrap();
+        assert!(
+            found.iter().all(|addr| addr.ip().is_loopback()),
+            "{found:?}"
+        );
     }
 }

@@ -13,6 +13,7 @@ mod jobs;
 mod link;
 mod messages;
 mod repeat;
+mod schedules;
 mod session;
 mod shell;
 mod show;

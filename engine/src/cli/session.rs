@@ -1,13 +1,15 @@
 //! One command after the other, on one connection as long as it lasts.
 
-use super::args::{ADMIN_ADDR, Command, FRONTEND_ADDR, INCOMING_ADDR, OUTGOING_ADDR, Options};
-use super::{AdminClient, CliError, client, jobs, messages, repeat, show, top};
+use super::args::{
+    ADMIN_ADDR, Command, FRONTEND_ADDR, INCOMING_ADDR, OUTGOING_ADDR, Options, SCHEDULER_ADDR,
+};
+use super::{AdminClient, CliError, client, jobs, messages, repeat, schedules, show, top};
 use crate::addr::Addr;
 use crate::admin_api::AdminCommand;
 use std::io::{self, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 const TIMEOUT_DEFAULT: Duration = Duration::from_secs(5);
 /// How often a long wait looks whether it was interrupted.
@@ -175,6 +177,20 @@ impl Session {
             Command::Send { .. } | Command::Schedule { .. } | Command::Unschedule { .. } => {
                 let addr = options.addr.clone().map_or_else(broker_addr, Ok)?;
                 jobs::run(command, &addr, self.timeout(options), json, out)
+            }
+            Command::Schedules { limit } => {
+                let chosen = options.addr.clone().or_else(|| self.options.addr.clone());
+                let addr = chosen.map_or_else(
+                    || default_addr("EVENTMQ_SCHEDULER_ADMINISTRATIVE_ADDR", SCHEDULER_ADDR),
+                    Ok,
+                )?;
+                let options = Options {
+                    addr: Some(addr),
+                    ..options.clone()
+                };
+                self.with_admin(&options, |client| {
+                    schedules::print(client, *limit, json, SystemTime::now(), out)
+                })
             }
             Command::Publish { topic, message } => {
                 let addr = options.addr.clone().map_or_else(
