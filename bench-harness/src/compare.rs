@@ -19,7 +19,7 @@ const CONFIDENCE: f64 = 0.95;
 /// Options of `compare`.
 #[derive(Debug, Args)]
 pub(crate) struct Options {
-    /// The reference: ours-inline, floor, libzmq, ...@BINARY, router@PATH, at:FRONTEND+BACKEND...
+    /// The reference: ours-inline, floor, libzmq, ...@BINARY, router@PATH, at:FRONTEND+BACKEND#PID
     a: Spec,
     /// What is compared with it: ratios are B / A
     b: Spec,
@@ -42,12 +42,6 @@ pub(crate) struct Options {
     /// Send this many jobs per second at fixed times (open loop)
     #[arg(long, value_name = "JOBS")]
     rate: Option<f64>,
-    /// Process id of A, if it runs already
-    #[arg(long, value_name = "PID")]
-    pid_a: Option<u32>,
-    /// Process id of B, if it runs already
-    #[arg(long, value_name = "PID")]
-    pid_b: Option<u32>,
     #[command(flatten)]
     window: WindowOptions,
     /// Write all runs and ratios to this file
@@ -147,12 +141,11 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let environment = Environment::now();
     let mut runs = Vec::new();
     for pair in 0..options.pairs {
-        let a = (&options.a, options.pid_a);
-        let b = (&options.b, options.pid_b);
+        let (a, b) = (&options.a, &options.b);
         let b_first = pair % 2 == 1;
         let mut pair_runs = Vec::new();
-        for (spec, pid) in if b_first { [b, a] } else { [a, b] } {
-            let mut measured = measure_one(options, &workload, spec, pid)?;
+        for spec in if b_first { [b, a] } else { [a, b] } {
+            let mut measured = measure_one(options, &workload, spec)?;
             measured.round = pair;
             pair_runs.push(measured);
         }
@@ -184,13 +177,8 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     verdict
 }
 
-fn measure_one(
-    options: &Options,
-    workload: &Workload,
-    spec: &Spec,
-    pid: Option<u32>,
-) -> Result<Measured> {
-    let mut site = Site::open(spec, workload, &options.how, pid)?;
+fn measure_one(options: &Options, workload: &Workload, spec: &Spec) -> Result<Measured> {
+    let mut site = Site::open(spec, workload, &options.how)?;
     let pace = options.rate.map_or(Pace::Closed, open_pace);
     let plan = options
         .window
@@ -288,7 +276,7 @@ fn verdict(options: &Options, ratios: &[Ratio]) -> Result<()> {
     let metric = options.metric.name();
     let Some(ratio) = ratios.iter().find(|ratio| ratio.metric == options.metric) else {
         return Err(Failure::run(format!(
-            "no {metric} of both targets is known (--pid-a, --pid-b), so --max-ratio says nothing"
+            "no {metric} of both targets is known (at:...#PID), so --max-ratio says nothing"
         )));
     };
     let median = ratio.spread.median;

@@ -28,7 +28,7 @@ enum Answers {
 pub(crate) struct SiteOptions {
     /// What to start and measure: ours-inline, ours-dedicated, ours-auto, floor, libzmq, each
     /// optionally with @BINARY for another build of emq-bench; router@PATH, an emq-router;
-    /// at:FRONTEND+BACKEND[+ADMINISTRATIVE], a broker that runs already; several with commas
+    /// at:FRONTEND+BACKEND[+ADMINISTRATIVE][#PID], a broker that runs already; several with commas
     #[arg(long, value_delimiter = ',', default_value = "ours-inline")]
     target: Vec<Spec>,
     /// An emq-router program to start and measure, in addition to --target if that is given
@@ -88,6 +88,7 @@ impl SiteOptions {
                 frontend: frontend.clone(),
                 backend: backend.clone(),
                 administrative: self.admin.clone(),
+                pid: self.pid,
             })],
             _ => self.target.clone(),
         };
@@ -117,7 +118,7 @@ impl SiteOptions {
 
     /// Starts the broker of `spec`, or finds it.
     pub(crate) fn open(&self, spec: &Spec, workload: &Workload) -> Result<Site> {
-        Site::open(spec, workload, &self.how, self.pid)
+        Site::open(spec, workload, &self.how)
     }
 
     pub(crate) fn transport(&self) -> Transport {
@@ -133,13 +134,8 @@ fn given(option: &str) -> bool {
 }
 
 impl Site {
-    /// Starts the broker of `spec`, or finds the one that runs already, whose process is `pid`.
-    pub(crate) fn open(
-        spec: &Spec,
-        workload: &Workload,
-        how: &HowOptions,
-        pid: Option<u32>,
-    ) -> Result<Site> {
+    /// Starts the broker of `spec`, or finds the one that runs already.
+    pub(crate) fn open(spec: &Spec, workload: &Workload, how: &HowOptions) -> Result<Site> {
         spec.check_takes(workload)?;
         if workload.workers == 0 && spec.at().is_none() {
             return Err(Failure::usage(
@@ -164,7 +160,7 @@ impl Site {
                 addresses: at.clone(),
                 manners: Manners::Full,
                 is_broker: true,
-                broker: Broker::External(pid),
+                broker: Broker::External(at.pid),
             }
         } else {
             let spawned = Spawned::start(spec, workload)?;
@@ -176,11 +172,9 @@ impl Site {
                 broker: Broker::Spawned(spawned),
             }
         };
-        site.manners = match (how.answers, &site.broker) {
-            (Answers::Original, _) => Manners::Original,
-            (Answers::Auto, Broker::External(_)) => look_at(&site.addresses)?,
-            _ => Manners::Full,
-        };
+        if let Broker::External(_) = site.broker {
+            site.manners = look_at(&site.addresses, how.answers)?;
+        }
         if site.manners == Manners::Original && workload.workers == 0 {
             return Err(Failure::usage(
                 "a broker that gives no results tells nothing of jobs that other workers do; \
@@ -206,16 +200,20 @@ impl Site {
     }
 }
 
-/// Shakes hands with both sockets and tells from that what kind of broker it is.
-fn look_at(addresses: &At) -> Result<Manners> {
+/// Shakes hands with both sockets, so that what is wrong with them is said before the load, and
+/// tells what kind of broker it is if `answers` leaves that open.
+fn look_at(addresses: &At, answers: Answers) -> Result<Manners> {
     let hello = |addr: &Addr| {
         let identity = format!("bench-hello-{}", std::process::id());
         handshake::connect(addr, identity.as_bytes())
     };
     let frontend = hello(&addresses.frontend)?;
     hello(&addresses.backend)?;
-    if frontend.extended {
-        return Ok(Manners::Full);
+    match answers {
+        Answers::Full => return Ok(Manners::Full),
+        Answers::Original => return Ok(Manners::Original),
+        Answers::Auto if frontend.extended => return Ok(Manners::Full),
+        Answers::Auto => {}
     }
     eprintln!(
         "emq-bench: {} does not announce this project's extensions and is measured as EventMQ \

@@ -323,7 +323,7 @@ fn account_of(soaked: &Soaked) -> Account {
     };
     Account {
         ended: soaked.tally.done,
-        failed: soaked.tally.failed,
+        failed: soaked.tally.recorded.failed,
         lost_with_worker: soaked.tally.lost - incidents.count(Violation::Lost),
         abandoned: soaked.tally.abandoned,
         incidents: Violation::ALL.iter().filter_map(counted).collect(),

@@ -50,6 +50,8 @@ pub(crate) struct At {
     pub(crate) frontend: Addr,
     pub(crate) backend: Addr,
     pub(crate) administrative: Option<Addr>,
+    /// Its process, if that is known.
+    pub(crate) pid: Option<u32>,
 }
 
 impl From<Addresses> for At {
@@ -58,6 +60,7 @@ impl From<Addresses> for At {
             frontend: addresses.frontend,
             backend: addresses.backend,
             administrative: addresses.administrative,
+            pid: None,
         }
     }
 }
@@ -65,8 +68,16 @@ impl From<Addresses> for At {
 impl FromStr for At {
     type Err = String;
 
-    /// `FRONTEND+BACKEND` or `FRONTEND+BACKEND+ADMINISTRATIVE`.
+    /// `FRONTEND+BACKEND` or `FRONTEND+BACKEND+ADMINISTRATIVE`, each with `#PID` behind it or not.
     fn from_str(text: &str) -> std::result::Result<Self, String> {
+        let whole = text;
+        let (text, pid) = match text.split_once('#') {
+            None => (text, None),
+            Some((text, pid)) => match pid.parse() {
+                Ok(pid) => (text, Some(pid)),
+                Err(_) => return Err(format!("{pid:?} in {whole:?} is no process id")),
+            },
+        };
         let addresses = text
             .split('+')
             .map(|part| Addr::from_str(part).map_err(|error| format!("{part:?}: {error}")))
@@ -82,10 +93,11 @@ impl FromStr for At {
                 frontend,
                 backend,
                 administrative,
+                pid,
             }),
             _ => Err(format!(
-                "{text:?} must be FRONTEND+BACKEND or FRONTEND+BACKEND+ADMINISTRATIVE, \
-                 as at:tcp://127.0.0.1:47291+tcp://127.0.0.1:47290"
+                "{whole:?} must be FRONTEND+BACKEND or FRONTEND+BACKEND+ADMINISTRATIVE, with #PID \
+                 behind it or not, as at:tcp://127.0.0.1:47291+tcp://127.0.0.1:47290#4711"
             )),
         }
     }
@@ -126,7 +138,7 @@ impl FromStr for Spec {
                 return Err(format!(
                     "unknown target {other:?}; there are ours-inline, ours-dedicated, ours-auto, \
                      floor, libzmq, each optionally with @BINARY, router@PATH for an emq-router, \
-                     and at:FRONTEND+BACKEND[+ADMINISTRATIVE] for a broker that runs already"
+                     and at:FRONTEND+BACKEND[+ADMINISTRATIVE][#PID] for a broker that runs already"
                 ));
             }
         };
@@ -489,10 +501,14 @@ mod tests {
         assert_eq!(at.frontend, crate::child::loopback(1));
         assert_eq!(at.backend.to_string(), "ipc:///tmp/b");
         assert_eq!(at.administrative, Some(crate::child::loopback(3)));
+        assert_eq!(at.pid, None);
+        let spec: Spec = "at:tcp://127.0.0.1:1+tcp://127.0.0.1:2#77".parse().unwrap();
+        assert_eq!(spec.at().unwrap().pid, Some(77));
         for wrong in [
             "at:",
             "at:tcp://127.0.0.1:1",
             "at:a+b",
+            "at:tcp://x:1+tcp://x:2#",
             "at:tcp://x:1+tcp://x:2+tcp://x:3+tcp://x:4",
         ] {
             assert!(wrong.parse::<Spec>().is_err(), "{wrong}");

@@ -3,6 +3,8 @@
 mod common;
 
 use common::{emq_bench, error_of};
+use eventmq_tests::router::{Router, Target};
+use nix::sys::signal::Signal;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::thread;
@@ -54,6 +56,14 @@ fn unreachable_address() {
         );
         assert!(line.contains("listening there?"), "{line}");
     }
+    #[cfg(feature = "libzmq")]
+    assert!(
+        refused(
+            "run -q --transport zmq --frontend tcp://127.0.0.1:1 --backend tcp://127.0.0.1:1",
+            1
+        )
+        .contains("listening there?")
+    );
     let line = refused(
         "compare floor at:tcp://127.0.0.1:1+tcp://127.0.0.1:1 -q --duration 0.1 --warmup 0",
         1,
@@ -91,31 +101,23 @@ fn address_that_says_nothing() {
 
 #[test]
 fn frontend_and_backend_mixed_up() {
-    let folder = tempfile::tempdir().unwrap();
-    let log = folder.path().join("log");
-    let mut command = std::process::Command::new(eventmq_tests::peers::our_binary("emq-router"));
-    command.arg("--print-addresses");
-    for socket in ["FRONTEND", "BACKEND", "ADMINISTRATIVE"] {
-        command.env(format!("EVENTMQ_{socket}_ADDR"), "tcp://127.0.0.1:0");
-    }
-    command.env("EVENTMQ_STATE_DIR", folder.path());
-    let (_router, addresses) =
-        eventmq_tests::process::start_listening("emq-router", &mut command, &log, 3).unwrap();
+    let router = Router::ours(Target::Inline);
+    let addresses = router.addresses();
     let line = refused(
         &format!(
             "run -q --frontend {} --backend {}",
-            addresses["backend"], addresses["frontend"]
+            addresses.backend, addresses.frontend
         ),
         1,
     );
     assert!(
-        line.contains("worker") && line.contains(&addresses["frontend"]),
+        line.contains("worker") && line.contains(&addresses.frontend),
         "{line}"
     );
     let line = refused(
         &format!(
             "run -q --frontend {} --backend {} --admin {}",
-            addresses["frontend"], addresses["backend"], addresses["frontend"]
+            addresses.frontend, addresses.backend, addresses.frontend
         ),
         1,
     );
@@ -140,25 +142,53 @@ fn broker_that_rejects() {
 fn no_worker() {
     let line = refused("run -q --workers 0", 2);
     assert!(line.contains("--frontend and --backend"), "{line}");
-    let folder = tempfile::tempdir().unwrap();
-    let log = folder.path().join("log");
-    let mut command = std::process::Command::new(eventmq_tests::peers::our_binary("emq-router"));
-    command.arg("--print-addresses");
-    for socket in ["FRONTEND", "BACKEND", "ADMINISTRATIVE"] {
-        command.env(format!("EVENTMQ_{socket}_ADDR"), "tcp://127.0.0.1:0");
-    }
-    command.env("EVENTMQ_STATE_DIR", folder.path());
-    let (_router, addresses) =
-        eventmq_tests::process::start_listening("emq-router", &mut command, &log, 3).unwrap();
+    let router = Router::ours(Target::Inline);
+    let addresses = router.addresses();
     let line = refused(
         &format!(
             "run -q --workers 0 --deadline 0.5 --frontend {} --backend {}",
-            addresses["frontend"], addresses["backend"]
+            addresses.frontend, addresses.backend
         ),
         1,
     );
     assert!(line.contains("does a worker serve this queue?"), "{line}");
     assert!(line.contains("nothing moved for 0.5 s"), "{line}");
+}
+
+/// The broker dies under the load.
+#[track_caller]
+fn broker_dies(command: &str) -> String {
+    let mut router = Router::ours(Target::Inline);
+    let addresses = router.addresses().clone();
+    let line = format!(
+        "{command} -q --frontend {} --backend {}",
+        addresses.frontend, addresses.backend
+    );
+    let load = thread::spawn(move || refused(&line, 1));
+    router.wait_for_counter("requests_accepted", 1_000);
+    router.process().signal(Signal::SIGKILL);
+    load.join().expect("one line and exit code 1")
+}
+
+#[test]
+fn broker_that_dies_under_the_load() {
+    for command in [
+        "run --duration 60",
+        "soak --minutes 5 --fault kill-worker:100ms",
+    ] {
+        let line = broker_dies(command);
+        assert!(
+            [
+                "closed the connection",
+                "broke",
+                "cannot connect",
+                "cannot write"
+            ]
+            .iter()
+            .any(|what| line.contains(what)),
+            "{line}"
+        );
+    }
 }
 
 #[test]

@@ -46,7 +46,10 @@ impl Incident {
             _ => "docs/protocol.md lists the reasons",
         };
         let msgid = msgid.escape_ascii().to_string();
-        let line = format!("{label} rejects a job: {}; {advice}", reason.escape_ascii());
+        let line = format!(
+            "{label} rejects a job: {} ({msgid}); {advice}",
+            reason.escape_ascii()
+        );
         Incident {
             violation: Some(Violation::Rejected),
             msgid,

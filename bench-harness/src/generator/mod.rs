@@ -289,7 +289,7 @@ impl Generator<'_> {
         let client = &mut self.clients[at];
         while let Some(sent) = client.send(&self.requests, self.now_ns) {
             self.outstanding += 1;
-            self.tally.guaranteed += u64::from(sent.guaranteed);
+            self.tally.recorded.guaranteed += u64::from(sent.guaranteed && self.recording);
         }
     }
 
@@ -317,7 +317,7 @@ impl Generator<'_> {
             self.list(at);
             self.next_due += 1;
             self.outstanding += 1;
-            self.tally.guaranteed += u64::from(sent.guaranteed);
+            self.tally.recorded.guaranteed += u64::from(sent.guaranteed && self.recording);
             self.tally.late += u64::from(self.now_ns - due_ns > LATE_NS);
         }
     }

@@ -105,8 +105,9 @@ impl Generator<'_> {
             Answer::Accepted(ended) => {
                 self.turn.1 += 1;
                 self.tally.accepted += 1;
+                self.tally.recorded.accepted += u64::from(self.recording);
                 if let Some(ended) = ended {
-                    self.tally.without_result += 1;
+                    self.tally.recorded.without_result += u64::from(self.recording);
                     self.count_end(&ended);
                 }
             }
@@ -114,7 +115,7 @@ impl Generator<'_> {
                 self.count_end(&ended);
                 match outcome {
                     Outcome::Done => {}
-                    Outcome::Failed => self.tally.failed += 1,
+                    Outcome::Failed => self.tally.recorded.failed += u64::from(self.recording),
                     Outcome::Lost => return self.count_lost(&ended),
                 }
             }
@@ -292,7 +293,7 @@ impl Generator<'_> {
         let Some(ended) = jobs.worked(worked.job.place, worked.job.serial, worked.at_ns) else {
             return;
         };
-        self.tally.without_result += 1;
+        self.tally.recorded.without_result += u64::from(self.recording);
         self.count_end(&ended);
         if matches!(self.pace, Pace::Closed) {
             self.fill_window(at);

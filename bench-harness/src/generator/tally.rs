@@ -1,6 +1,7 @@
 //! What a thread of the generator counts between two looks of the coordinator.
 
 use hdrhistogram::Histogram;
+use serde::Serialize;
 
 /// A histogram for 1 µs to 10 minutes in nanoseconds.
 pub(crate) fn latency_histogram() -> Histogram<u64> {
@@ -46,20 +47,28 @@ pub(crate) struct Way {
     pub(crate) ended_ns: u64,
 }
 
+/// What became of jobs, besides being done.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub(crate) struct Ends {
+    pub(crate) accepted: u64,
+    /// Results with the status `error`.
+    pub(crate) failed: u64,
+    /// Ended without a result because they asked for none.
+    pub(crate) without_result: u64,
+    /// Sent with the header `guarantee`.
+    pub(crate) guaranteed: u64,
+}
+
 /// Counts and latencies of jobs.
 #[derive(Debug, Clone)]
 pub(crate) struct Tally {
     stages: [Histogram<u64>; 4],
+    /// Jobs that have ended while latencies were recorded.
+    pub(crate) recorded: Ends,
     /// Jobs that have ended.
     pub(crate) done: u64,
     /// Acceptances.
     pub(crate) accepted: u64,
-    /// Results with the status `error`.
-    pub(crate) failed: u64,
-    /// Jobs that ended without a result because they asked for none.
-    pub(crate) without_result: u64,
-    /// Jobs sent with the header `guarantee`.
-    pub(crate) guaranteed: u64,
     /// Results with the status `lost`.
     pub(crate) lost: u64,
     /// Jobs that were outstanding when their client restarted.
@@ -74,11 +83,9 @@ impl Tally {
     pub(crate) fn new() -> Self {
         Tally {
             stages: std::array::from_fn(|_| latency_histogram()),
+            recorded: Ends::default(),
             done: 0,
             accepted: 0,
-            failed: 0,
-            without_result: 0,
-            guaranteed: 0,
             lost: 0,
             abandoned: 0,
             late: 0,
@@ -120,9 +127,13 @@ impl Tally {
         for (own, other) in [
             (&mut self.done, other.done),
             (&mut self.accepted, other.accepted),
-            (&mut self.failed, other.failed),
-            (&mut self.without_result, other.without_result),
-            (&mut self.guaranteed, other.guaranteed),
+            (&mut self.recorded.accepted, other.recorded.accepted),
+            (&mut self.recorded.failed, other.recorded.failed),
+            (
+                &mut self.recorded.without_result,
+                other.recorded.without_result,
+            ),
+            (&mut self.recorded.guaranteed, other.recorded.guaranteed),
             (&mut self.lost, other.lost),
             (&mut self.abandoned, other.abandoned),
             (&mut self.late, other.late),

@@ -9,6 +9,7 @@ use crate::progress::Progress;
 use crate::wire::message;
 use crate::workload::{Name, Overrides, Workload};
 use std::net::TcpListener;
+use std::sync::Arc;
 use std::thread;
 
 const JOBS: u64 = 120;
@@ -39,18 +40,11 @@ fn serve(mut client: Opened, answers: Answers) -> Result<()> {
     }
 }
 
-/// Sends at least [`JOBS`] jobs, 8 at a time, to a broker with these answers.
-fn run(pace: Pace, answers: Answers) -> Result<Measured> {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let addr = loopback(listener.local_addr().unwrap().port());
-    thread::spawn(move || {
-        let (stream, _) = listener.accept().unwrap();
-        // It ends when the generator closes the connection.
-        let _ = accept(Blocking::Tcp(stream)).and_then(|client| serve(client, answers));
-    });
+/// One client with 8 jobs outstanding and no worker.
+fn plan(addr: eventmq::addr::Addr, pace: Pace) -> Plan {
     let mut workload = Workload::new(Name::L1, &Overrides::default()).unwrap();
     (workload.outstanding, workload.workers) = (8, 0);
-    let plan = Plan {
+    Plan {
         workload,
         frontend: addr.clone(),
         backend: addr,
@@ -61,7 +55,19 @@ fn run(pace: Pace, answers: Answers) -> Result<Measured> {
         deadline: Duration::from_millis(300),
         is_broker: true,
         tolerant: false,
-    };
+    }
+}
+
+/// Sends at least [`JOBS`] jobs, 8 at a time, to a broker with these answers.
+fn run(pace: Pace, answers: Answers) -> Result<Measured> {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = loopback(listener.local_addr().unwrap().port());
+    thread::spawn(move || {
+        let (stream, _) = listener.accept().unwrap();
+        // It ends when the generator closes the connection.
+        let _ = accept(Blocking::Tcp(stream)).and_then(|client| serve(client, answers));
+    });
+    let plan = plan(addr, pace);
     let mut progress = Progress::new("test".to_owned(), true);
     let course = Course {
         warm_up: Extent::Jobs(0),
@@ -167,4 +173,61 @@ fn ping_is_answered_with_its_context() {
     out.clear();
     serve::pong(b"\x04PONG", &mut out);
     assert!(out.is_empty());
+}
+
+/// Lets a tolerant generator run against a broker with these answers until `jobs` are done.
+fn soak(jobs: u64, answers: Answers) -> Vec<Outcome> {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = loopback(listener.local_addr().unwrap().port());
+    thread::spawn(move || {
+        let (stream, _) = listener.accept().unwrap();
+        let _ = accept(Blocking::Tcp(stream)).and_then(|client| serve(client, answers));
+    });
+    let mut plan = plan(addr, Pace::Closed);
+    plan.tolerant = true;
+    let shared = Arc::new(Shared::new(1));
+    let running = spawn(&plan, &shared).unwrap();
+    let until = Instant::now() + Duration::from_secs(20);
+    while shared.done.load(Ordering::Relaxed) < jobs && Instant::now() < until {
+        thread::yield_now();
+    }
+    measure::end(&shared, running, false).unwrap()
+}
+
+#[test]
+fn tolerant_run_names_what_was_lost_and_what_came_twice() {
+    let outcomes = soak(JOBS, |n, id| match n {
+        // Never answered.
+        20 => Vec::new(),
+        30 => vec![acceptance(id)],
+        40 => vec![acceptance(id), result(id), result(id)],
+        50 => vec![acceptance(id), acceptance(id), result(id)],
+        60 => vec![message(&[b"REJECT", b"own", id, b"memory-full"])],
+        70 => vec![
+            acceptance(id),
+            message(&[b"REPLY", b"own", b"{}", id, b"lost"]),
+        ],
+        _ => vec![acceptance(id), result(id)],
+    });
+    let [outcome] = &outcomes[..] else {
+        panic!("one thread");
+    };
+    let incidents = &outcome.incidents;
+    let counts = Violation::ALL.map(|violation| (violation, incidents.count(violation)));
+    for (violation, count) in counts {
+        let expected = match violation {
+            Violation::Unanswered => 2,
+            Violation::Unknown
+            | Violation::AcceptedTwice
+            | Violation::Rejected
+            | Violation::Lost => 1,
+            _ => 0,
+        };
+        assert_eq!(count, expected, "{violation:?}");
+    }
+    for noted in &incidents.noted {
+        assert_eq!(noted.msgid.len(), crate::wire::MSGID_BYTES, "{noted:?}");
+        assert!(noted.text.contains(&noted.msgid), "{noted:?}");
+    }
+    assert!(outcome.tally.done >= JOBS);
 }

@@ -4,7 +4,7 @@ use super::timeline::Point;
 use super::{Findings, Moment};
 use crate::broker_view::{BrokerView, Seen};
 use crate::cpu::{self, Used};
-use crate::generator::tally::{Stage, Tally};
+use crate::generator::tally::{Ends, Stage, Tally};
 use hdrhistogram::Histogram;
 use serde::Serialize;
 
@@ -71,15 +71,6 @@ pub(crate) struct Resident {
     pub(crate) max: u64,
 }
 
-/// What became of the jobs of the window, besides being done.
-#[derive(Debug, Clone, Copy, Default, Serialize)]
-pub(crate) struct Ends {
-    pub(crate) accepted: u64,
-    pub(crate) failed: u64,
-    pub(crate) without_result: u64,
-    pub(crate) guaranteed: u64,
-}
-
 /// Result of one run.
 #[derive(Debug, Clone, Default, Serialize)]
 pub(crate) struct Measured {
@@ -127,12 +118,7 @@ impl Measured {
             jobs: tally.done,
             seconds,
             jobs_per_sec: tally.done as f64 / seconds.max(1e-9),
-            ends: Ends {
-                accepted: tally.accepted,
-                failed: tally.failed,
-                without_result: tally.without_result,
-                guaranteed: tally.guaranteed,
-            },
+            ends: tally.recorded,
             latency: stage(Stage::Total),
             stages: Stages {
                 accept: known(stage(Stage::Accept)),
