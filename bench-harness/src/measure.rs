@@ -71,7 +71,9 @@ pub(crate) struct Course {
     pub(crate) administrative: Option<Addr>,
 }
 
-struct Moment {
+/// A sample of all that is counted, taken while the load goes on.
+#[derive(Debug)]
+pub(crate) struct Moment {
     at: Instant,
     jobs: u64,
     broker: Option<Sample>,
@@ -111,7 +113,8 @@ impl Broker {
         self.pid().map(|pid| Sample::take(pid, wanted)).transpose()
     }
 
-    fn moment(&mut self, shared: &Shared, first: bool) -> Result<Moment> {
+    /// Takes a sample. Of two, the time between them is measured.
+    pub(crate) fn moment(&mut self, shared: &Shared, first: bool) -> Result<Moment> {
         // Asking costs the broker a little: outside of the window.
         let before = if first { self.allocations()? } else { None };
         let at = Instant::now();

@@ -126,11 +126,7 @@ pub(crate) fn print_run(run: &Measured) {
     }
     match &run.cpu {
         Some(cpu) => print_cpu(cpu),
-        None if run.generator_us_per_job > 0.0 => {
-            println!("  broker CPU: unknown (give its process id with --pid)");
-        }
-        // A soak does not ask.
-        None => {}
+        None => println!("  broker CPU: unknown (give its process id with --pid)"),
     }
     if let Some(resident) = run.resident {
         println!(
@@ -147,9 +143,7 @@ pub(crate) fn print_run(run: &Measured) {
     if let Some(view) = &run.broker_view {
         print_view(view);
     }
-    if run.generator_us_per_job > 0.0 {
-        print_generator(run);
-    }
+    print_generator(run);
 }
 
 fn print_ends(run: &Measured) {

@@ -16,7 +16,7 @@ use crate::generator::jobs::Violation;
 use crate::generator::tally::Tally;
 use crate::generator::{self, Manners, Pace, Plan, Running, Shared};
 use crate::hlog;
-use crate::measure::{self, Broker, Interval, Measured, Timeline};
+use crate::measure::{self, Broker, Interval, Measured, Moment, Timeline};
 use crate::progress::{Progress, thousands};
 use crate::report;
 use crate::run::{check_rate, open_pace};
@@ -203,7 +203,8 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let points = soaked.timeline.points();
     let trend =
         |value: fn(&measure::Point) -> Option<u64>| Trend::of(points, SETTLING_SHARE, value);
-    let mut measured = Measured::of(&soaked.tally, soaked.seconds, points);
+    let (first, last) = &soaked.samples;
+    let mut measured = Measured::between(first, last, &soaked.tally, points);
     measured.target.clone_from(&site.name);
     measured.offered_per_sec = options.rate;
     let report = SoakReport {
@@ -240,7 +241,8 @@ struct Soaked {
     tally: Tally,
     incidents: Incidents,
     timeline: Timeline,
-    seconds: f64,
+    /// At the beginning and before the last jobs were waited for.
+    samples: (Moment, Moment),
 }
 
 fn soak(
@@ -253,36 +255,39 @@ fn soak(
     let shared = Arc::new(Shared::new(plan.threads));
     shared.record.store(true, Ordering::Relaxed);
     let running = generator::spawn(plan, &shared)?;
-    let began = Instant::now();
-    let mut soaked = Soaked {
-        tally: Tally::new(),
-        incidents: Incidents::default(),
-        timeline: Timeline::new(INTERVAL, began),
-        seconds: 0.0,
-    };
-    let result = watch(
-        options,
-        plan,
-        broker,
-        faults,
-        &shared,
-        &running,
-        &mut soaked,
-        observe,
-    );
-    soaked.seconds = began.elapsed().as_secs_f64();
-    let ended = measure::end(&shared, running, result.is_err());
-    for outcome in ended? {
-        soaked.tally.add(&outcome.tally);
-        soaked.incidents.add(&outcome.incidents);
+    let first = broker.moment(&shared, true);
+    let mut tally = Tally::new();
+    let mut timeline = Timeline::new(INTERVAL, Instant::now());
+    let result = first.and_then(|first| {
+        let mut each = |broker: &Broker| {
+            if !timeline.is_due() {
+                return Ok(None);
+            }
+            let interval = timeline.take(shared.collect(), broker)?;
+            tally.add(&interval.tally);
+            observe(&interval)?;
+            Ok(interval.p99_us())
+        };
+        watch(options, plan, broker, faults, &shared, &running, &mut each)?;
+        Ok((first, broker.moment(&shared, false)?))
+    });
+    let outcomes = measure::end(&shared, running, result.is_err())?;
+    let samples = result?;
+    let mut incidents = Incidents::default();
+    for outcome in outcomes {
+        tally.add(&outcome.tally);
+        incidents.add(&outcome.incidents);
     }
-    result.map(|()| soaked)
+    Ok(Soaked {
+        tally,
+        incidents,
+        timeline,
+        samples,
+    })
 }
 
-#[expect(
-    clippy::too_many_arguments,
-    reason = "one loop over all that a soak has"
-)]
+/// Causes faults and shows progress until the time is over. `each` ends an interval when one is
+/// over and gives its 99th percentile.
 fn watch(
     options: &Options,
     plan: &Plan,
@@ -290,8 +295,7 @@ fn watch(
     faults: &mut Faults,
     shared: &Shared,
     running: &Running,
-    soaked: &mut Soaked,
-    observe: &mut dyn FnMut(&Interval) -> Result<()>,
+    each: &mut dyn FnMut(&Broker) -> Result<Option<u64>>,
 ) -> Result<()> {
     let mut progress = Progress::new("soak".to_owned(), options.quiet);
     let until = Instant::now() + Duration::from_secs_f64(60.0 * options.minutes);
@@ -301,12 +305,7 @@ fn watch(
             return Err(Failure::run("abandoned"));
         }
         faults.cause(plan, running)?;
-        if soaked.timeline.is_due() {
-            let interval = soaked.timeline.take(shared.collect(), broker)?;
-            soaked.tally.add(&interval.tally);
-            p99_us = interval.p99_us();
-            observe(&interval)?;
-        }
+        p99_us = each(broker)?.or(p99_us);
         progress.show("soaking", shared.done.load(Ordering::Relaxed), p99_us);
         thread::sleep(Duration::from_millis(LOOK_MS));
     }

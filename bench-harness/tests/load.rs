@@ -109,6 +109,7 @@ fn soak_with_faults_accounts_for_every_job() {
     assert_eq!(report["failures"], serde_json::json!([]));
     assert!(report["account"]["abandoned"].as_u64().unwrap() > 0);
     assert!(report["counters"]["requests_accepted"].as_u64().unwrap() > 100);
+    assert!(report["runs"][0]["cpu"]["us_per_job"].as_f64().unwrap() > 0.0);
 }
 
 #[test]
@@ -166,4 +167,17 @@ fn report_is_one_page_of_several_results() {
         4,
         "percentiles, rate, p99 and memory over time"
     );
+}
+
+#[test]
+fn recorded_results_can_be_shown() {
+    let results = concat!(env!("CARGO_MANIFEST_DIR"), "/../perf/results");
+    let folder = tempfile::tempdir().unwrap();
+    let page = folder.path().join("page.html");
+    printed(&format!(
+        "report {results}/J120.json {results}/L1.json -o {}",
+        page.display()
+    ));
+    let text = std::fs::read_to_string(page).unwrap();
+    assert!(text.contains("ours-inline (J120)") && text.contains("floor (L1)"));
 }

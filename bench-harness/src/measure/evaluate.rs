@@ -108,16 +108,56 @@ pub(crate) struct Measured {
 }
 
 impl Measured {
-    /// The figures of a run of which only the jobs are known.
-    pub(crate) fn of(tally: &Tally, seconds: f64, points: &[Point]) -> Measured {
+    /// The figures of the time between two samples, in which `tally` was counted.
+    pub(crate) fn between(
+        first: &Moment,
+        last: &Moment,
+        tally: &Tally,
+        points: &[Point],
+    ) -> Measured {
+        let seconds = last.at.saturating_duration_since(first.at).as_secs_f64();
+        let seconds = seconds.max(1e-9);
+        let jobs = last.jobs - first.jobs;
+        let per_job = |ns: u64| ns as f64 / 1e3 / jobs.max(1) as f64;
+        let busy = |used: &Used| used.run_ns as f64 / 1e9 / seconds;
+        let generator = last.generator.since(&first.generator);
+        let cpu = cpu_of(first, last, jobs, seconds);
+        let generator_us_per_job = per_job(cpu::total(&generator).run_ns);
+        Measured {
+            // Counted by the samples, which the CPU time comes from as well.
+            jobs,
+            jobs_per_sec: jobs as f64 / seconds,
+            resident: first
+                .resident_bytes
+                .zip(last.resident_bytes)
+                .map(|(first, last)| Resident {
+                    first,
+                    last,
+                    max: points
+                        .iter()
+                        .filter_map(|point| point.resident_bytes)
+                        .fold(first.max(last), u64::max),
+                }),
+            generator_us_per_job,
+            generator_busy: generator.iter().map(busy).fold(0.0, f64::max),
+            generator_cpu_share: cpu.as_ref().map(|cpu| {
+                generator_us_per_job / (generator_us_per_job + cpu.us_per_job).max(1e-9)
+            }),
+            cpu,
+            allocations: last
+                .allocations
+                .zip(first.allocations)
+                .map(|(last, first)| last - first),
+            ..Measured::of(tally, seconds, points)
+        }
+    }
+
+    /// The figures that the jobs alone tell.
+    fn of(tally: &Tally, seconds: f64, points: &[Point]) -> Measured {
         let stage = |stage| percentiles(tally.stage(stage));
         let known = |latency: Latency| (latency.count > 0).then_some(latency);
-        let first = points.iter().find_map(|point| point.resident_bytes);
-        let last = points.iter().rev().find_map(|point| point.resident_bytes);
         Measured {
-            jobs: tally.done,
             seconds,
-            jobs_per_sec: tally.done as f64 / seconds.max(1e-9),
             ends: tally.recorded,
             latency: stage(Stage::Total),
             stages: Stages {
@@ -125,14 +165,6 @@ impl Measured {
                 hand_out: known(stage(Stage::HandOut)),
                 finish: known(stage(Stage::Finish)),
             },
-            resident: first.zip(last).map(|(first, last)| Resident {
-                first,
-                last,
-                max: points
-                    .iter()
-                    .filter_map(|point| point.resident_bytes)
-                    .fold(first.max(last), u64::max),
-            }),
             late: tally.late,
             window_full: tally.window_full,
             timeline: points.to_vec(),
@@ -161,53 +193,17 @@ pub(super) fn evaluate(findings: &Findings) -> Measured {
         timeline,
         looks,
     } = findings;
-    let seconds = last.at.saturating_duration_since(first.at).as_secs_f64();
-    let seconds = seconds.max(1e-9);
-    let jobs = last.jobs - first.jobs;
-    let per_job = |ns: u64| ns as f64 / 1e3 / jobs.max(1) as f64;
-    let busy = |used: &Used| used.run_ns as f64 / 1e9 / seconds;
-    let generator = last.generator.since(&first.generator);
-    let cpu = cpu_of(first, last, jobs, seconds);
-    let counted = Measured::of(window, seconds, timeline.points());
-    let broker_view = looks.as_ref().map(|(before, after)| {
+    let mut measured = Measured::between(first, last, window, timeline.points());
+    measured.broker_view = looks.as_ref().map(|(before, after)| {
         let seen = Seen {
             accepted: all.accepted,
             lost: all.lost,
-            finish: counted.stages.finish.as_ref(),
-            total: &counted.latency,
+            finish: measured.stages.finish.as_ref(),
+            total: &measured.latency,
         };
         BrokerView::between(before, after, &seen)
     });
-    let generator_us_per_job = per_job(cpu::total(&generator).run_ns);
-    Measured {
-        // Counted by the samples, which the CPU time comes from as well.
-        jobs,
-        jobs_per_sec: jobs as f64 / seconds,
-        resident: first
-            .resident_bytes
-            .zip(last.resident_bytes)
-            .map(|(first, last)| Resident {
-                first,
-                last,
-                max: counted
-                    .resident
-                    .map_or(0, |resident| resident.max)
-                    .max(first)
-                    .max(last),
-            }),
-        generator_us_per_job,
-        generator_busy: generator.iter().map(busy).fold(0.0, f64::max),
-        generator_cpu_share: cpu
-            .as_ref()
-            .map(|cpu| generator_us_per_job / (generator_us_per_job + cpu.us_per_job).max(1e-9)),
-        cpu,
-        allocations: last
-            .allocations
-            .zip(first.allocations)
-            .map(|(last, first)| last - first),
-        broker_view,
-        ..counted
-    }
+    measured
 }
 
 fn cpu_of(first: &Moment, last: &Moment, jobs: u64, seconds: f64) -> Option<Cpu> {
