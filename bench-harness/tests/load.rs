@@ -179,5 +179,5 @@ fn recorded_results_can_be_shown() {
         page.display()
     ));
     let text = std::fs::read_to_string(page).unwrap();
-    assert!(text.contains("ours-inline (J120)") && text.contains("floor (L1)"));
+    assert!(text.contains("ours-inline (J120)") && text.contains("ours-inline (L1)"));
 }
