@@ -27,6 +27,70 @@ fn functions() -> Functions {
         })
 }
 
+/// What a declared job may say of its failure.
+#[derive(Debug)]
+struct Negative(f64);
+
+impl std::fmt::Display for Negative {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} has no root", self.0)
+    }
+}
+
+eventmq::job! {
+    /// Declared once, asked for by a client that knows its types, or by any other.
+    ROOT in "sums" = fn root(number: f64, digits: u32) -> Result<(f64, String), Negative> {
+        match number {
+            number if number < 0.0 => Err(Negative(number)),
+            number => Ok((number.sqrt(), format!("{:.*}", digits as usize, number.sqrt()))),
+        }
+    }
+
+    /// Its result is no JSON.
+    NAN in "sums" = fn nan() -> Result<f64, String> {
+        Ok(f64::NAN)
+    }
+}
+
+#[test]
+fn declared_jobs_are_the_same_on_both_sides() {
+    let router = Router::ours(Target::Inline);
+    let config = JobManagerConfig {
+        functions: functions().job(ROOT).job(NAN),
+        ..config(&router)
+    };
+    let manager = JobManager::start(config).expect("it starts");
+    let client = eventmq::client::Client::connect(&router.addresses().frontend).expect("a client");
+    assert_eq!(
+        client.call(ROOT.with((2.25, 2))),
+        Ok((1.5, "1.50".to_owned()))
+    );
+    let failed = client.call(ROOT.with((-1.0, 0))).unwrap_err().to_string();
+    assert!(
+        failed.contains("Negative") && failed.contains("-1 has no root"),
+        "{failed}"
+    );
+    let failed = client.call(NAN.with(())).unwrap_err().to_string();
+    assert!(failed.contains("ResultError"), "{failed}");
+    // A client that knows nothing of it: by name, and with what does not fit.
+    let mut plain = Client::connect(&router);
+    let message = json!(["run", {"path": "sums", "callable": "root", "args": [4],
+                                 "kwargs": {"digits": 1}}]);
+    let ended = plain.run_with("", message.to_string().as_bytes());
+    assert_eq!(ended.result, json!({"value": [2.0, "2.0"]}));
+    for args in [
+        json!([]),
+        json!([1]),
+        json!([1, 2, 3]),
+        json!(["x", 1]),
+        json!([1, -1]),
+    ] {
+        assert_eq!(plain.run("sums.root", args).error(), "ArgumentError");
+    }
+    assert_eq!(plain.value("sums.add", json!([1, 2])), 3);
+    drop(manager);
+}
+
 fn config(router: &Router) -> JobManagerConfig {
     JobManagerConfig {
         brokers: vec![router.addresses().backend.parse().expect("an address")],

@@ -4,6 +4,7 @@ use super::super::call;
 use super::super::outcome::Ending;
 use super::super::pool::JobId;
 use super::{Job, Order, Orders};
+use crate::job::{AnyJob, Arguments};
 use crossbeam::channel::{Receiver, Sender, unbounded};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -59,7 +60,8 @@ impl<E: std::error::Error> From<E> for FunctionError {
     }
 }
 
-type Function = Arc<dyn Fn(JobContext) -> Result<Value, FunctionError> + Send + Sync>;
+/// Returns the result as JSON.
+type Function = Arc<dyn Fn(JobContext) -> Result<Vec<u8>, FunctionError> + Send + Sync>;
 
 /// The functions that jobs may call, by path and callable.
 ///
@@ -73,6 +75,17 @@ type Function = Arc<dyn Fn(JobContext) -> Result<Value, FunctionError> + Send + 
 ///         Ok(half)
 ///     });
 /// assert_eq!(functions.len(), 2);
+/// ```
+///
+/// A job that is declared by [`job!`](crate::job!) needs no names, and clients of it know its types:
+///
+/// ```
+/// # use eventmq::jobmanager::Functions;
+/// eventmq::job! {
+///     DOUBLE in "sums" = fn double(n: i64) -> Result<i64, String> { Ok(2 * n) }
+/// }
+/// assert_eq!(Functions::new().job(DOUBLE).len(), 1);
+/// assert_eq!(DOUBLE.with((21,)).queue_name(), "default");
 /// ```
 #[derive(Clone, Default)]
 pub struct Functions {
@@ -132,6 +145,20 @@ impl Functions {
         function: impl Fn(JobContext) -> Result<Value, FunctionError> + Send + Sync + 'static,
     ) -> Functions {
         let name = (path.to_owned(), callable.to_owned());
+        let function = move |context| Ok(function(context)?.to_string().into_bytes());
+        self.by_name.insert(name, Arc::new(function));
+        self
+    }
+
+    /// Adds a job declared by [`job!`](crate::job!). Arguments come by place or by name; an error of
+    /// its function becomes `error` in the result, with the name of its type.
+    #[must_use]
+    pub fn job(mut self, job: impl AnyJob + 'static) -> Functions {
+        let name = (job.path().to_owned(), job.callable().to_owned());
+        let function = move |context: JobContext| {
+            job.run(Arguments::new(context.args, context.kwargs))
+                .map_err(|failure| FunctionError::new(&failure.kind, failure.message))
+        };
         self.by_name.insert(name, Arc::new(function));
         self
     }
@@ -305,10 +332,8 @@ fn run(job: &Job, function: &Function) -> Ending {
     }
 }
 
-fn value_of(value: &Value) -> Ending {
-    let result = serde_json::json!({ "value": value })
-        .to_string()
-        .into_bytes();
+fn value_of(json: &[u8]) -> Ending {
+    let result = [&br#"{"value": "#[..], json, b"}"].concat();
     match result.len() {
         len if len > super::processes::RESULT_BYTES_MAX => {
             let message = format!("the result has {len} bytes as JSON");
