@@ -241,10 +241,11 @@ impl Stream {
 
     /// Appends what comes next to `received`.
     fn receive(&mut self, received: &mut Vec<u8>, deadline: Instant) -> Result<(), Ended> {
+        // First: nothing below may return before what was not read is cut off again.
+        let left = Some(time_left(deadline)?);
         let old = received.len();
         received.resize(old + READ_BYTES, 0);
         let free = &mut received[old..];
-        let left = Some(time_left(deadline)?);
         let got = match self {
             Stream::Tcp(s) => s.set_read_timeout(left).and_then(|()| s.read(free)),
             Stream::Unix(s) => s.set_read_timeout(left).and_then(|()| s.read(free)),
@@ -326,6 +327,31 @@ mod tests {
                 .unwrap()
                 .is_err()
         );
+    }
+
+    #[test]
+    fn nothing_is_received_but_what_was_sent() {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        let mut stream = Stream::Unix(ours);
+        let mut received = b"kept".to_vec();
+        let over = Instant::now();
+        assert!(matches!(
+            stream.receive(&mut received, over),
+            Err(Ended::Time)
+        ));
+        let soon = Instant::now() + Duration::from_millis(5);
+        while stream.receive(&mut received, soon).is_ok() {}
+        assert_eq!(received, b"kept");
+        theirs.write_all(b" and sent").unwrap();
+        let later = Instant::now() + Duration::from_secs(60);
+        stream.receive(&mut received, later).unwrap();
+        assert_eq!(received, b"kept and sent");
+        drop(theirs);
+        assert!(matches!(
+            stream.receive(&mut received, later),
+            Err(Ended::End(_))
+        ));
+        assert_eq!(received, b"kept and sent");
     }
 
     #[test]
