@@ -3,6 +3,7 @@
 use crate::environment::Environment;
 use crate::failure::{Failure, Result};
 use crate::generator::Pace;
+use crate::interrupt;
 use crate::measure::Measured;
 use crate::report::{self, Spread};
 use crate::run::{WindowOptions, check_rate, measure_site, open_pace};
@@ -138,6 +139,8 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     for spec in [&options.a, &options.b] {
         spec.check_built_in()?;
     }
+    report::check_writable(options.json.as_deref())?;
+    interrupt::watch()?;
     let environment = Environment::now();
     let mut runs = Vec::new();
     for pair in 0..options.pairs {

@@ -21,6 +21,7 @@ mod generator;
 mod handshake;
 mod hlog;
 mod idle;
+mod interrupt;
 #[cfg(feature = "libzmq")]
 mod libzmq;
 mod measure;

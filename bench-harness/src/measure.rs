@@ -15,6 +15,7 @@ use crate::cpu::{self, Sample};
 use crate::failure::{Failure, Result};
 use crate::generator::tally::Tally;
 use crate::generator::{self, Outcome, Plan, Running, Shared};
+use crate::interrupt;
 use crate::progress::Progress;
 use crate::target::Spawned;
 use eventmq::addr::Addr;
@@ -32,6 +33,8 @@ const MAIN: &str = "emq-bench";
 const LOOK_MS: u64 = 5;
 /// A run whose window never ends, though jobs are answered, is given up this much later.
 const RUN_SECS_MAX: u64 = 600;
+
+const INTERRUPTED: &str = "ended by a signal before it was done";
 
 /// How long something lasts.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -74,7 +77,7 @@ pub(crate) struct Course {
 /// A sample of all that is counted, taken while the load goes on.
 #[derive(Debug)]
 pub(crate) struct Moment {
-    at: Instant,
+    pub(crate) at: Instant,
     jobs: u64,
     broker: Option<Sample>,
     generator: Sample,
@@ -172,6 +175,9 @@ pub(crate) fn run(
     let running = generator::spawn(plan, &shared)?;
     let window = run_window(&shared, &running, broker, course, progress, observe);
     let ended = end(&shared, running, window.is_err());
+    if interrupt::is_asked() {
+        return Err(Failure::run(INTERRUPTED));
+    }
     // A thread that failed knows more than the coordinator that misses its jobs.
     let outcomes = ended?;
     let (first, last, window, timeline, mut all) = window?;
@@ -225,6 +231,9 @@ fn run_window(
                 }
                 if shared.abandon.load(Ordering::Relaxed) {
                     return Err(Failure::run("abandoned"));
+                }
+                if interrupt::is_asked() {
+                    return Err(Failure::run(INTERRUPTED));
                 }
                 if started.elapsed() > Duration::from_secs(RUN_SECS_MAX) {
                     return Err(Failure::run(format!(

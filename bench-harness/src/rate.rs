@@ -7,6 +7,7 @@
 use crate::environment::Environment;
 use crate::failure::{Failure, Result};
 use crate::hlog;
+use crate::interrupt;
 use crate::measure::Measured;
 use crate::progress::thousands;
 use crate::report;
@@ -129,6 +130,8 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let workload = Workload::new(options.workload, &options.overrides)?;
     options.window.check(&workload)?;
     let spec = options.site.one_spec()?;
+    report::check_writable(options.json.as_deref())?;
+    interrupt::watch()?;
     let environment = Environment::now();
     let mut site = options.site.open(&spec, &workload)?;
     let steps = hlog::recording(options.hlog.as_deref(), &mut |observe| {

@@ -7,6 +7,7 @@ use crate::measure::{Cpu, Latency, Measured};
 use crate::progress::thousands;
 use crate::workload::Workload;
 use serde::Serialize;
+use std::fs::OpenOptions;
 use std::path::Path;
 
 /// Everything one `run` found out.
@@ -307,6 +308,27 @@ pub(crate) fn align(rows: &[Vec<String>]) -> String {
         text.push('\n');
     }
     text
+}
+
+/// Says before a measurement that its result cannot be written. What the file holds stays.
+pub(crate) fn check_writable(path: Option<&Path>) -> Result<()> {
+    let Some(path) = path else { return Ok(()) };
+    let existed = path.exists();
+    OpenOptions::new()
+        .append(true)
+        .create(true)
+        .open(path)
+        // A measurement that fails leaves no empty file.
+        .and_then(|_| match existed {
+            true => Ok(()),
+            false => std::fs::remove_file(path),
+        })
+        .map_err(|error| {
+            Failure::usage(format!(
+                "cannot write results to {}: {error}",
+                path.display()
+            ))
+        })
 }
 
 /// Writes `report` to `path`.

@@ -4,6 +4,7 @@ use crate::environment::Environment;
 use crate::failure::{Failure, Result};
 use crate::generator::{Pace, Plan};
 use crate::hlog;
+use crate::interrupt;
 use crate::measure::{self, Broker, Course, Extent, Interval, Measured};
 use crate::progress::Progress;
 use crate::report::{self, RunReport};
@@ -171,6 +172,8 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         return Err(Failure::usage("--alternate must be at least 1"));
     }
     let specs = options.site.specs()?;
+    report::check_writable(options.json.as_deref())?;
+    interrupt::watch()?;
     let environment = Environment::now();
     let runs = hlog::recording(options.hlog.as_deref(), &mut |observe| {
         let mut runs = Vec::new();

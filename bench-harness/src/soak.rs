@@ -16,6 +16,7 @@ use crate::generator::jobs::Violation;
 use crate::generator::tally::Tally;
 use crate::generator::{self, Manners, Pace, Plan, Running, Shared};
 use crate::hlog;
+use crate::interrupt;
 use crate::measure::{self, Broker, Interval, Measured, Moment, Timeline};
 use crate::progress::{Progress, thousands};
 use crate::report;
@@ -99,7 +100,9 @@ struct Account {
 struct SoakReport {
     environment: Environment,
     workload: Workload,
+    /// How long it was; shorter than asked for if a signal ended it.
     minutes: f64,
+    asked_minutes: f64,
     faults: Vec<String>,
     happened: Happened,
     account: Account,
@@ -170,6 +173,8 @@ pub(crate) fn run(options: &Options) -> Result<()> {
             "floor keeps no account of jobs; choose another target",
         ));
     }
+    report::check_writable(options.json.as_deref())?;
+    interrupt::watch()?;
     let environment = Environment::now();
     let mut site = options.site.open(&spec, &workload)?;
     let plan = options.plan(&workload, &site);
@@ -209,7 +214,8 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     measured.offered_per_sec = options.rate;
     let report = SoakReport {
         environment,
-        minutes: options.minutes,
+        minutes: last.at.saturating_duration_since(first.at).as_secs_f64() / 60.0,
+        asked_minutes: options.minutes,
         faults: options.fault.iter().map(Fault::to_string).collect(),
         happened: faults.happened.clone(),
         account,
@@ -300,7 +306,8 @@ fn watch(
     let mut progress = Progress::new("soak".to_owned(), options.quiet);
     let until = Instant::now() + Duration::from_secs_f64(60.0 * options.minutes);
     let mut p99_us = None;
-    while Instant::now() < until && !running.threads.iter().all(JoinHandle::is_finished) {
+    let is_over = || Instant::now() >= until || interrupt::is_asked();
+    while !is_over() && !running.threads.iter().all(JoinHandle::is_finished) {
         if shared.abandon.load(Ordering::Relaxed) {
             return Err(Failure::run("abandoned"));
         }
@@ -360,6 +367,12 @@ fn print(report: &SoakReport) {
     let (account, happened) = (&report.account, &report.happened);
     for run in &report.runs {
         report::print_run(run);
+    }
+    if report.minutes < 0.95 * report.asked_minutes {
+        println!(
+            "  ended by a signal after {:.1} of {} minutes",
+            report.minutes, report.asked_minutes
+        );
     }
     println!(
         "  faults: {} workers killed, {} clients stopped reading, {} clients restarted, {} storms \

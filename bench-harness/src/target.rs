@@ -12,6 +12,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use std::collections::HashMap;
 use std::env;
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::str::FromStr;
@@ -358,6 +359,8 @@ impl Spawned {
         let mut child = command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
+            // Ctrl-C in a terminal is for this program, which ends its brokers itself.
+            .process_group(0)
             .spawn()
             .map_err(|error| {
                 Failure::usage(format!(

@@ -229,6 +229,11 @@ fn impossible_options() {
         ("soak --reply-share 0.5", "--reply-share"),
         ("soak --minutes 0", "--minutes"),
         (
+            "soak --json /nonexistent/soak.json",
+            "/nonexistent/soak.json",
+        ),
+        ("run --json /nonexistent/run.json", "cannot write results"),
+        (
             "soak --deadline 1 --fault stop-reading:2s:2s",
             "too long for a --deadline",
         ),

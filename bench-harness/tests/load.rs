@@ -3,6 +3,8 @@
 mod common;
 
 use common::{emq_bench, error_of, json, printed};
+use std::io::{BufRead, BufReader, Read};
+use std::time::{Duration, Instant};
 
 const QUICK: &str = "--duration 0.3 --warmup 0.1 --quiet";
 
@@ -180,4 +182,61 @@ fn recorded_results_can_be_shown() {
     ));
     let text = std::fs::read_to_string(page).unwrap();
     assert!(text.contains("ours-inline (J120)") && text.contains("ours-inline (L1)"));
+}
+
+/// Starts it with `--json` and sends SIGINT when it has said something of its progress.
+fn interrupted(line: &str, file: &std::path::Path) -> std::process::Output {
+    let mut child = std::process::Command::new(env!("CARGO_BIN_EXE_emq-bench"))
+        .args(line.split_whitespace())
+        .arg("--json")
+        .arg(file)
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut said = BufReader::new(child.stderr.take().unwrap());
+    let mut first = String::new();
+    said.read_line(&mut first).unwrap();
+    assert!(first.contains("jobs/s"), "{first}");
+    let pid = nix::unistd::Pid::from_raw(i32::try_from(child.id()).unwrap());
+    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGINT).unwrap();
+    let patience = Instant::now() + eventmq_tests::PATIENCE;
+    while child.try_wait().unwrap().is_none() {
+        if Instant::now() > patience {
+            // A second signal ends it at once.
+            nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGINT).unwrap();
+            panic!("{line} goes on after SIGINT");
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let mut output = child.wait_with_output().unwrap();
+    said.read_to_end(&mut output.stderr).unwrap();
+    output
+}
+
+#[test]
+fn signal_ends_a_soak_with_its_account() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("soak.json");
+    let output = interrupted("soak --minutes 60 --service fixed:5ms", &file);
+    assert!(output.status.success(), "{}", error_of(&output));
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(text.contains("ended by a signal after"), "{text}");
+    assert!(text.contains("every job is accounted for"), "{text}");
+    let report = json(&file);
+    assert!(report["minutes"].as_f64().unwrap() < 10.0);
+    assert!(report["account"]["ended"].as_u64().unwrap() > 0);
+}
+
+#[test]
+fn signal_ends_a_run_without_a_result() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("run.json");
+    let output = interrupted("run --duration 500 --service fixed:5ms", &file);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        error_of(&output).contains("ended by a signal"),
+        "{}",
+        error_of(&output)
+    );
 }
