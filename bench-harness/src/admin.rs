@@ -23,15 +23,24 @@ impl Admin {
 
     /// Sends `command` and waits for the JSON of the answer.
     pub(crate) fn ask(&mut self, command: &str) -> Result<Value> {
+        let text = self.ask_text(command)?;
+        serde_json::from_slice(&text).map_err(|error| {
+            Failure::run(format!(
+                "{} answers {command} with what is no JSON: {error}",
+                self.0.label
+            ))
+        })
+    }
+
+    /// Sends `command` and waits for the answer, which is not read.
+    pub(crate) fn ask_text(&mut self, command: &str) -> Result<Vec<u8>> {
         let msgid = Msgid::new(TAG);
         self.0
             .send(&message(&[command.as_bytes(), msgid.bytes()]))?;
         let until = Instant::now() + Duration::from_secs(STEP_SECS_MAX);
-        let frames = self
+        let mut frames = self
             .0
             .next_message(&format!("an answer to {command}"), until)?;
-        // '', eMQP/1.0, REPLY, an id, JSON: 0.3.13 puts the JSON into the last frame as well.
-        let text = frames.last().map_or(&[][..], Vec::as_slice);
         if frames.get(2).map(Vec::as_slice) != Some(b"REPLY") {
             return Err(Failure::run(format!(
                 "{} answers {command} with {}; is it an administrative address?",
@@ -39,12 +48,8 @@ impl Admin {
                 frames.get(2).map_or(&[][..], Vec::as_slice).escape_ascii()
             )));
         }
-        serde_json::from_slice(text).map_err(|error| {
-            Failure::run(format!(
-                "{} answers {command} with what is no JSON: {error}",
-                self.0.label
-            ))
-        })
+        // '', eMQP/1.0, REPLY, an id, JSON: 0.3.13 puts the JSON into the last frame as well.
+        Ok(frames.pop().unwrap_or_default())
     }
 }
 

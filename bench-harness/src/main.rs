@@ -34,6 +34,7 @@ mod run;
 mod service;
 mod site;
 mod soak;
+mod status;
 mod target;
 mod transport;
 mod wire;
@@ -81,6 +82,8 @@ enum Command {
     Fill(Box<fill::Options>),
     /// Open connections that do nothing: memory and CPU
     Idle(Box<idle::Options>),
+    /// Ask a busy and full broker for its status: how long an answer takes
+    Status(status::Options),
     /// Publish to many subscribers and compare publishers
     Fanout(Box<fanout::Options>),
     /// Be the broker of this project (started by run)
@@ -106,6 +109,7 @@ fn main() -> ExitCode {
         Command::Report(options) => page::run(&options),
         Command::Fill(options) => fill::run(&options),
         Command::Idle(options) => idle::run(&options),
+        Command::Status(options) => status::run(&options),
         Command::Broker(options) => broker::run(&options),
         Command::Floor(options) => floor::run(&options),
         #[cfg(feature = "libzmq")]

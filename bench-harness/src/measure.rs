@@ -6,7 +6,7 @@
 mod evaluate;
 mod timeline;
 
-pub(crate) use evaluate::{Cpu, Latency, Measured};
+pub(crate) use evaluate::{Cpu, Latency, Measured, percentiles};
 pub(crate) use timeline::{Interval, Point, Timeline};
 
 use crate::admin::Admin;

@@ -61,6 +61,16 @@ pub(crate) struct Overrides {
     service: Option<Service>,
 }
 
+impl Overrides {
+    /// Another queue, everything else as named.
+    pub(crate) fn of_queue(queue: &str) -> Self {
+        Overrides {
+            queue: Some(queue.to_owned()),
+            ..Overrides::default()
+        }
+    }
+}
+
 /// One load, complete.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Workload {

@@ -239,7 +239,8 @@ fn curve(window: &Tally) -> Vec<(f64, f64)> {
         .collect()
 }
 
-fn percentiles(histogram: &Histogram<u64>) -> Latency {
+/// The percentiles of a histogram of nanoseconds.
+pub(crate) fn percentiles(histogram: &Histogram<u64>) -> Latency {
     let at = |quantile| histogram.value_at_quantile(quantile) as f64 / 1e3;
     Latency {
         count: histogram.len(),
