@@ -240,3 +240,31 @@ fn signal_ends_a_run_without_a_result() {
         error_of(&output)
     );
 }
+
+#[test]
+fn a_busy_and_full_broker_tells_its_status() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("status.json");
+    let asked = ["STATUS", "ROUTER_SHOW_WORKERS", "LATENCY", "COUNTERS"];
+    let text = printed(&format!(
+        "status --workers 20 --queues 10 --waiting 5000 --count 5 --interval-ms 10 --quiet \
+         --command {} --json {}",
+        asked.join(","),
+        file.display()
+    ));
+    assert!(
+        text.contains("ours-inline") && text.contains("ours-dedicated"),
+        "{text}"
+    );
+    let report = json(&file);
+    let found = report["found"].as_array().unwrap();
+    assert_eq!(found.len(), 2 * asked.len());
+    for one in found {
+        assert_eq!(one["latency"]["count"], 5, "{one}");
+        assert!(one["bytes"].as_u64().unwrap() > 100, "{one}");
+        assert!(one["jobs_per_sec"].as_f64().unwrap() > 0.0, "{one}");
+    }
+    let refused = emq_bench("status --target libzmq");
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(error_of(&refused).contains("ours-inline"));
+}
