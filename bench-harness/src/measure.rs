@@ -222,6 +222,8 @@ fn run_window(
             let started = Instant::now();
             let mut p99_us = None;
             loop {
+                // First: a window without any length would measure nothing.
+                thread::sleep(Duration::from_millis(LOOK_MS));
                 let jobs = shared.done.load(Ordering::Relaxed);
                 p99_us = each()?.or(p99_us);
                 progress.show(what, jobs, p99_us);
@@ -240,7 +242,6 @@ fn run_window(
                         "the {what} has not ended in {RUN_SECS_MAX} s"
                     )));
                 }
-                thread::sleep(Duration::from_millis(LOOK_MS));
             }
         };
     wait(course.warm_up, 0, "warm-up", &mut || Ok(None))?;

@@ -37,7 +37,7 @@ use trend::Trend;
 const LOOK_MS: u64 = 5;
 const INTERVAL: Duration = Duration::from_secs(1);
 /// The beginning, this share of the whole, is left out of trends: buffers are growing to their size.
-const SETTLING_SHARE: f64 = 0.2;
+const SETTLING_SHARE: f64 = 0.5;
 
 /// Options of `soak`.
 #[derive(Debug, Args)]

@@ -116,7 +116,17 @@ pub(crate) struct Spec {
 impl FromStr for Spec {
     type Err = String;
 
+    /// `SPEC`, or `LABEL=SPEC` to be called so in results.
     fn from_str(text: &str) -> std::result::Result<Self, String> {
+        let is_label = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+        if let Some((label, rest)) = text.split_once('=')
+            && !label.is_empty()
+            && label.chars().all(is_label)
+        {
+            let mut spec: Spec = rest.parse()?;
+            label.clone_into(&mut spec.name);
+            return Ok(spec);
+        }
         if let Some(addresses) = text.strip_prefix("at:") {
             return Ok(Spec {
                 name: text.to_owned(),
@@ -487,6 +497,11 @@ mod tests {
         assert_eq!(spec.binary, Some(PathBuf::from("/opt/old/emq-bench")));
         assert_eq!("floor".parse::<Spec>().unwrap().binary, None);
         assert!("router".parse::<Spec>().is_err(), "needs a path");
+        let labelled: Spec = "before=ours-inline@/opt/a=b/emq-bench".parse().unwrap();
+        assert_eq!(labelled.name, "before");
+        assert_eq!(labelled.binary, Some(PathBuf::from("/opt/a=b/emq-bench")));
+        let path: Spec = "ours-inline@/opt/a=b".parse().unwrap();
+        assert_eq!(path.name, "ours-inline@/opt/a=b");
         assert!(
             "ceiling"
                 .parse::<Spec>()

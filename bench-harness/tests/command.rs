@@ -26,7 +26,7 @@ fn floor_is_measured_and_recorded() {
         "--alternate",
         "2",
         "--jobs",
-        "5000",
+        "100000",
         "--warmup-jobs",
         "1000",
         "--json",

@@ -35,6 +35,8 @@ pub(crate) enum Unit {
     /// Microseconds.
     Time,
     Seconds,
+    Minutes,
+    Hours,
     /// Per second.
     Rate,
     Bytes,
@@ -94,9 +96,9 @@ impl Unit {
         };
         match self {
             Unit::Time => scaled(&[(1.0, " µs"), (1e3, " ms"), (1e6, " s")]),
-            Unit::Seconds if value >= 7_200.0 => format!("{} h", short(value / 3_600.0)),
-            Unit::Seconds if value >= 120.0 => format!("{} min", short(value / 60.0)),
             Unit::Seconds => format!("{} s", short(value)),
+            Unit::Minutes => format!("{} min", short(value)),
+            Unit::Hours => format!("{} h", short(value)),
             Unit::Rate => scaled(&[(1.0, ""), (1e3, " k"), (1e6, " M")]),
             Unit::Bytes => scaled(&[
                 (1.0, " B"),
@@ -246,8 +248,8 @@ mod tests {
         assert_eq!(Unit::Bytes.show(8.0 * 1024.0 * 1024.0), "8 MiB");
         let nines: Vec<String> = (0..5).map(|n| Unit::Nines.show(f64::from(n))).collect();
         assert_eq!(nines, ["0 %", "90 %", "99 %", "99.9 %", "99.99 %"]);
-        assert_eq!(Unit::Seconds.show(90.0), "90 s");
-        assert_eq!(Unit::Seconds.show(1_800.0), "30 min");
+        assert_eq!(Unit::Seconds.show(0.5), "0.5 s");
+        assert_eq!(Unit::Minutes.show(30.0), "30 min");
         assert_eq!(Unit::Number.show(0.125), "0.125");
     }
 

@@ -13,7 +13,8 @@ const STYLE: &str = "body{font:15px/1.5 system-ui,sans-serif;max-width:920px;mar
 padding:0 1em;color:#222;background:#fff}h1{font-size:1.6em}h2{margin-top:2em;font-size:1.2em;\
 border-bottom:1px solid #ddd}table{border-collapse:collapse;margin:1em 0;font-size:14px}\
 th,td{padding:.25em .8em;text-align:right;border-bottom:1px solid #eee}\
-th:first-child,td:first-child{text-align:left}td{white-space:nowrap}td.l{text-align:left;\
+th:first-child,td:first-child{text-align:left}td{white-space:nowrap}td:first-child{white-space:normal;\
+overflow-wrap:anywhere;min-width:9em}td.l{text-align:left;\
 white-space:normal;overflow-wrap:anywhere}\
 svg{max-width:100%;height:auto}.k{display:inline-block;margin-right:1.4em}\
 .k i{display:inline-block;width:1.6em;height:.35em;margin-right:.5em;vertical-align:middle}\
@@ -221,15 +222,16 @@ fn run_charts(shown: &[Shown<'_>]) -> Vec<Chart> {
         };
         shown.iter().map(line).collect()
     };
+    let (unit, unit_secs) = time_unit(shown);
     let over_time = |value: fn(&crate::measure::Point) -> Option<f64>| {
         lines(&|run| {
             let points = run.timeline.iter();
             points
-                .filter_map(|point| Some((point.at_secs, value(point)?)))
+                .filter_map(|point| Some((point.at_secs / unit_secs, value(point)?)))
                 .collect()
         })
     };
-    let time = ("time", Unit::Seconds);
+    let time = ("time", unit);
     vec![
         Chart {
             title: "Latency by percentile".to_owned(),
@@ -268,6 +270,19 @@ fn run_charts(shown: &[Shown<'_>]) -> Vec<Chart> {
             lines: over_time(|point| point.resident_bytes.map(|bytes| bytes as f64 / MEBIBYTE)),
         },
     ]
+}
+
+/// What the axis of time counts, and its length in seconds.
+fn time_unit(shown: &[Shown<'_>]) -> (Unit, f64) {
+    let ends = shown
+        .iter()
+        .filter_map(|shown| shown.series.typical().timeline.last());
+    let longest = ends.map(|point| point.at_secs).fold(0.0, f64::max);
+    match longest {
+        secs if secs > 3.0 * 3_600.0 => (Unit::Hours, 3_600.0),
+        secs if secs > 3.0 * 60.0 => (Unit::Minutes, 60.0),
+        _ => (Unit::Seconds, 1.0),
+    }
 }
 
 /// The curve up to the last quantile below 1: the maximum stands at infinity.
