@@ -18,8 +18,10 @@ use clap::Args;
 use serde::Serialize;
 use std::path::PathBuf;
 
-/// A rate is sustained if at least this share of it is done.
-const SUSTAINED_SHARE_MIN: f64 = 0.98;
+/// A rate is sustained if at most this share of a window's jobs is missing at its end,
+const MISSING_SHARE_MAX: f64 = 0.02;
+/// or no more than are due in this time: a short window may end in a moment's delay.
+const MISSING_SECS_MAX: f64 = 0.05;
 /// So many steps that are not sustained end the search upwards: the first may be an accident.
 const FAILED_STEPS_MAX: usize = 2;
 const STEPS_MAX: usize = 200;
@@ -185,10 +187,9 @@ fn climb(options: &Options, measure: &mut dyn FnMut(f64) -> Result<Measured>) ->
     let mut rate = options.from;
     let mut failed = 0;
     while rate <= options.to && failed < FAILED_STEPS_MAX && steps.len() < STEPS_MAX {
-        let verdict = take(&mut steps, rate, options, measure)?;
-        failed = match verdict {
-            Verdict::Good | Verdict::Slow => 0,
-            Verdict::NotSustained | Verdict::GeneratorBound => failed + 1,
+        failed = match take(&mut steps, rate, options, measure)? {
+            true => 0,
+            false => failed + 1,
         };
         rate = options.step.map_or(rate * 2.0, |step| rate + step);
     }
@@ -206,20 +207,27 @@ fn climb(options: &Options, measure: &mut dyn FnMut(f64) -> Result<Measured>) ->
     Ok(steps)
 }
 
-/// Measures one rate and puts it to its place.
+/// True if all jobs but those of a moment were done.
+fn is_sustained(rate: f64, measured: &Measured) -> bool {
+    let missing_secs = measured.seconds - measured.jobs as f64 / rate;
+    missing_secs <= (MISSING_SHARE_MAX * measured.seconds).max(MISSING_SECS_MAX)
+}
+
+/// Measures one rate and puts it to its place. False if it was not sustained, whoever is to blame.
 fn take(
     steps: &mut Vec<Step>,
     rate: f64,
     options: &Options,
     measure: &mut dyn FnMut(f64) -> Result<Measured>,
-) -> Result<Verdict> {
+) -> Result<bool> {
     let measured = measure(rate)?;
+    let sustained = is_sustained(rate, &measured);
     let base_us = steps.first().map_or(measured.latency.p99_us, |first| {
         first.measured.latency.p99_us
     });
     let verdict = if measured.is_generator_bound() {
         Verdict::GeneratorBound
-    } else if measured.jobs_per_sec < SUSTAINED_SHARE_MIN * rate {
+    } else if !sustained {
         Verdict::NotSustained
     } else if measured.latency.p99_us > options.knee_factor * base_us {
         Verdict::Slow
@@ -235,7 +243,7 @@ fn take(
             measured,
         },
     );
-    Ok(verdict)
+    Ok(sustained)
 }
 
 impl Step {
@@ -337,8 +345,8 @@ mod tests {
     fn broker(rate: f64) -> Result<Measured> {
         let mut measured = Measured {
             offered_per_sec: Some(rate),
-            jobs: 1_000,
-            jobs_per_sec: rate.min(100_000.0),
+            jobs: rate.min(100_000.0) as u64,
+            seconds: 1.0,
             window_full: u64::from(rate > 100_000.0),
             ..Measured::default()
         };
@@ -364,6 +372,19 @@ mod tests {
     }
 
     #[test]
+    fn moment_at_the_end_of_a_short_window_is_no_overload() {
+        let measured = |seconds: f64, jobs: u64| Measured {
+            jobs,
+            seconds,
+            ..Measured::default()
+        };
+        assert!(is_sustained(1_000.0, &measured(0.3, 260)));
+        assert!(!is_sustained(1_000.0, &measured(0.3, 240)));
+        assert!(is_sustained(1_000.0, &measured(5.0, 4_910)));
+        assert!(!is_sustained(1_000.0, &measured(5.0, 4_890)));
+    }
+
+    #[test]
     fn fixed_steps_are_kept() {
         let steps = climb(
             &options("--from 50000 --to 80000 --step 10000"),
@@ -379,7 +400,7 @@ mod tests {
     fn rates_at_which_the_generator_was_late_do_not_count() {
         let mut hindered = |rate: f64| {
             let mut measured = broker(rate)?;
-            measured.late = if rate == 20_000.0 { 900 } else { 0 };
+            measured.late = if rate == 20_000.0 { 9_000 } else { 0 };
             Ok(measured)
         };
         let line = "--from 10000 --to 90000 --step 10000";

@@ -241,7 +241,9 @@ fn curve(window: &Tally) -> Vec<(f64, f64)> {
 
 /// The percentiles of a histogram of nanoseconds.
 pub(crate) fn percentiles(histogram: &Histogram<u64>) -> Latency {
-    let at = |quantile| histogram.value_at_quantile(quantile) as f64 / 1e3;
+    // A quantile is the upper end of its bucket, which may lie above the highest value.
+    let highest = histogram.max();
+    let at = |quantile| histogram.value_at_quantile(quantile).min(highest) as f64 / 1e3;
     Latency {
         count: histogram.len(),
         mean_us: histogram.mean() / 1e3,
@@ -257,6 +259,15 @@ pub(crate) fn percentiles(histogram: &Histogram<u64>) -> Latency {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_percentile_is_above_the_highest_value() {
+        let mut histogram = crate::generator::tally::latency_histogram();
+        assert!(percentiles(&histogram).max_us.abs() < 1e-9, "of nothing");
+        histogram.record(0).unwrap();
+        let latency = percentiles(&histogram);
+        assert!(latency.p50_us <= latency.max_us, "{latency:?}");
+    }
 
     #[test]
     fn generator_is_the_bottleneck_when_it_has_no_time_left_or_is_late() {
