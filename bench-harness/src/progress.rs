@@ -1,11 +1,13 @@
 //! What is shown while a run goes on: a bar with the live rate on a terminal, else a plain line
-//! every few seconds. Both go to standard error.
+//! every few seconds, later every minute. Both go to standard error.
 
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
 const PLAIN_SECS: u64 = 5;
+/// After the first minute, so that a soak of days does not fill a log.
+const PLAIN_LATER_SECS: u64 = 60;
 const LIVE_MS: u64 = 200;
 
 /// The progress of one run.
@@ -14,6 +16,7 @@ pub(crate) struct Progress {
     title: String,
     bar: Option<ProgressBar>,
     quiet: bool,
+    begun: Instant,
     last: Instant,
     last_jobs: u64,
 }
@@ -32,6 +35,7 @@ impl Progress {
             title,
             bar,
             quiet,
+            begun: Instant::now(),
             last: Instant::now(),
             last_jobs: 0,
         }
@@ -41,7 +45,10 @@ impl Progress {
     pub(crate) fn show(&mut self, what: &str, jobs: u64, p99_us: Option<u64>) {
         let every = match self.bar {
             Some(_) => Duration::from_millis(LIVE_MS),
-            None => Duration::from_secs(PLAIN_SECS),
+            None if self.begun.elapsed().as_secs() < PLAIN_LATER_SECS => {
+                Duration::from_secs(PLAIN_SECS)
+            }
+            None => Duration::from_secs(PLAIN_LATER_SECS),
         };
         let elapsed = self.last.elapsed();
         if self.quiet || elapsed < every {
