@@ -10,6 +10,7 @@ use super::tasks::{EndReason, Task};
 use super::timers::TimerKind;
 use crate::emqp::{Command, Envelope};
 use crate::ids::{ConnId, NS_PER_MS, Now};
+use crate::limits::MSGID_BYTES_MAX;
 use crate::link::{OutClass, Outbox};
 use crate::metrics::Counter;
 
@@ -164,7 +165,16 @@ impl Broker {
         now: Now,
         out: &mut O,
     ) {
-        self.counters.inc(Counter::IgnoredUnregistered);
+        // What it is counted as says more of a REPLY than that its sender is not registered: a worker
+        // that was removed tells of the jobs it had.
+        let ended = envelope.body(1).filter(|msgid| {
+            let whole = !msgid.is_empty() && msgid.len() <= MSGID_BYTES_MAX;
+            envelope.command == Command::Reply && whole
+        });
+        match ended {
+            Some(msgid) => self.count_unmatched_reply(NONE, msgid, now),
+            None => self.counters.inc(Counter::IgnoredUnregistered),
+        }
         let Some(entry) = self.conns.get_mut(conn) else {
             return;
         };
@@ -175,11 +185,6 @@ impl Broker {
         let tell = self.config.disconnect_unknown && !entry.said_kbye && !entry.disconnect_sent;
         if tell {
             entry.disconnect_sent = true;
-        }
-        if envelope.command == Command::Reply
-            && let Some(msgid) = envelope.body(1)
-        {
-            self.count_unmatched_reply(NONE, msgid, now);
         }
         if tell && let Some(output) = self.peers.slab[peer].output {
             let id = self.accept.next_id();

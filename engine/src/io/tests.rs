@@ -342,14 +342,16 @@ fn an_orderly_close_sends_everything_first_and_reads_to_the_end() {
 }
 
 #[test]
-fn an_orderly_close_waits_a_second_at_most() {
+fn an_orderly_close_waits_two_seconds_at_most() {
     let (mut table, mut sink) = (table(), Recorder::default());
     let (id, _peer) = open(&mut table, &mut sink, b"w");
     table.outs.close(id, CloseReason::Shutdown);
     step(&mut table, &mut sink, id, 0);
+    step(&mut table, &mut sink, id, 2 * NS_PER_SEC - 1);
+    step(&mut table, &mut sink, id, 2 * NS_PER_SEC - 1);
     assert_eq!(sink.take(), []);
-    step(&mut table, &mut sink, id, NS_PER_SEC);
-    step(&mut table, &mut sink, id, NS_PER_SEC);
+    step(&mut table, &mut sink, id, 2 * NS_PER_SEC);
+    step(&mut table, &mut sink, id, 2 * NS_PER_SEC);
     assert_eq!(sink.take(), [Told::Lost(id), Told::Closed(id)]);
 }
 

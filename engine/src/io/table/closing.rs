@@ -9,8 +9,8 @@ use crate::link::CloseReason;
 use crate::metrics::Counter;
 use crate::zmtp;
 
-/// How long an orderly close waits for the peer's end of file.
-const LINGER_NS: u64 = NS_PER_SEC;
+/// How long an orderly close waits for output to leave and for the peer to end its side.
+const LINGER_NS: u64 = 2 * NS_PER_SEC;
 /// How long a replaced connection may go on delivering what was under way.
 const REPLACED_NS: u64 = NS_PER_SEC;
 
