@@ -29,7 +29,8 @@ pub(crate) struct SiteOptions {
     /// What to start and measure: ours-inline, ours-dedicated, ours-auto, floor, libzmq, each
     /// optionally with @BINARY for another build of emq-bench; router@PATH, an emq-router;
     /// at:FRONTEND+BACKEND[+ADMINISTRATIVE][#PID], a broker that runs already; several with commas
-    #[arg(long, value_delimiter = ',', default_value = "ours-inline")]
+    /// [default: ours-inline]
+    #[arg(long, value_delimiter = ',')]
     target: Vec<Spec>,
     /// An emq-router program to start and measure, in addition to --target if that is given
     #[arg(long, value_name = "PATH", conflicts_with = "frontend")]
@@ -92,13 +93,12 @@ impl SiteOptions {
             })],
             _ => self.target.clone(),
         };
-        let is_default = specs.len() == 1 && specs[0].name == DEFAULT;
-        if is_default && !self.router.is_empty() && !given("--target") {
-            specs.clear();
-        }
         for path in &self.router {
             let text = format!("router@{}", path.display());
             specs.push(text.parse().map_err(Failure::usage)?);
+        }
+        if specs.is_empty() {
+            specs.push(DEFAULT.parse().map_err(Failure::usage)?);
         }
         specs.iter().try_for_each(Spec::check_built_in)?;
         self.how.transport.check_built_in()?;
@@ -126,12 +126,8 @@ impl SiteOptions {
     }
 }
 
+/// The target if none is named.
 const DEFAULT: &str = "ours-inline";
-
-/// True if the command line has this option.
-fn given(option: &str) -> bool {
-    std::env::args().any(|word| word == option || word.starts_with(&format!("{option}=")))
-}
 
 impl Site {
     /// Starts the broker of `spec`, or finds the one that runs already.
