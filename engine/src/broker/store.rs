@@ -11,8 +11,9 @@ use std::collections::{BTreeMap, VecDeque};
 
 /// Capacities of pooled blocks, in the order in which a growing queue takes them.
 const BLOCK_BYTES: [usize; 4] = [1 << 10, 4 << 10, 16 << 10, 64 << 10];
-/// Spare blocks kept for each capacity: 2 MiB of the largest.
-const SPARE_BLOCKS: [usize; 4] = [256, 128, 64, 32];
+/// Spare blocks kept for each capacity: 8 MiB of the largest, so that a queue that swings between
+/// empty and a few megabytes allocates nothing.
+const SPARE_BLOCKS: [usize; 4] = [256, 128, 64, 128];
 /// Bytes in front of the wire bytes of a waiting job.
 const HEADER_BYTES: usize = 32;
 /// The head sequence of an empty store: later than every job.
