@@ -8,8 +8,9 @@ use super::identity::Identity;
 use super::record::Record;
 use super::timetable::{Run, Timetable};
 use crate::ids::{NS_PER_SEC, Now};
+use std::collections::BTreeSet;
 
-/// Changes in one write.
+/// Changes in one write, if there are not more runs.
 const CHANGES_PER_WRITE: usize = 1_000;
 /// First pause before a store that failed is tried again; doubled up to the second.
 const RETRY_NS: (u64, u64) = (NS_PER_SEC, 15 * NS_PER_SEC);
@@ -209,7 +210,7 @@ impl Ledger {
         match self.health {
             Health::Absent => {
                 // Nobody will ever ask for them.
-                table.take_changed(usize::MAX);
+                table.take_changed(std::iter::empty(), usize::MAX);
                 return None;
             }
             Health::Away { retry_ns } if now.mono_ns < retry_ns => return None,
@@ -231,7 +232,10 @@ impl Ledger {
             return None;
         }
         let runs = std::mem::take(&mut self.waiting);
-        let changed = table.take_changed(CHANGES_PER_WRITE.max(runs.len() * 2));
+        // A run goes out when this write is done: what it changed must be in it. All runs that wait
+        // are taken, because the record of a schedule has the state behind its latest run.
+        let of_runs = runs.iter().map(|run| run.schedule.identity);
+        let changed = table.take_changed(of_runs, CHANGES_PER_WRITE);
         let fires = runs.iter().map(|run| (run.schedule.identity, run.due_ms));
         let mut batch = Batch {
             fires: fires.collect(),
@@ -284,6 +288,7 @@ impl Ledger {
             .take()
             .map_or(Vec::new(), |flight| flight.runs);
         let all = runs.len();
+        let denied: BTreeSet<_> = denied.iter().copied().collect();
         runs.retain(|run| !denied.contains(&(run.schedule.identity, run.due_ms)));
         let others = all - runs.len();
         // Then another has fired, and knows better what is due.
@@ -324,3 +329,6 @@ impl Ledger {
         self.pause_ns = RETRY_NS.0;
     }
 }
+
+#[cfg(test)]
+mod tests;

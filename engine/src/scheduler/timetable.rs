@@ -4,6 +4,9 @@
 //! cron schedules follow the wall clock. Every due time has a key, the Unix millisecond it stands
 //! for, which is never used twice for one schedule while the clock is not set back by hours.
 
+mod due;
+
+use self::due::{advance_cron, advance_interval, first_due, stored_due};
 use super::identity::Identity;
 use super::record::{BadRecord, Record, Timing, body_json};
 use super::schedule::{Pace, Refusal, Schedule};
@@ -307,11 +310,18 @@ impl Timetable {
         mono.into_iter().chain(wall).min()
     }
 
-    /// Schedules that have changed since this was last asked; at most `max`.
-    pub fn take_changed(&mut self, max: usize) -> Vec<Identity> {
-        let taken: Vec<_> = self.changed.iter().take(max).copied().collect();
-        for identity in &taken {
-            self.changed.remove(identity);
+    /// Schedules that have changed since this was last asked: all of `first` that have, then others
+    /// while there are fewer than `max`.
+    pub fn take_changed(
+        &mut self,
+        first: impl Iterator<Item = Identity>,
+        max: usize,
+    ) -> Vec<Identity> {
+        let mut taken: Vec<_> = first.filter(|of| self.changed.remove(of)).collect();
+        while taken.len() < max
+            && let Some(identity) = self.changed.pop_first()
+        {
+            taken.push(identity);
         }
         taken
     }
@@ -474,135 +484,6 @@ impl Timetable {
             }
         }
         run
-    }
-}
-
-/// What an entry does at a due time.
-struct Step {
-    fires: Option<u64>,
-    next: Option<(At, u64)>,
-    missed: u64,
-    /// The next due time has passed, too.
-    more_due: bool,
-}
-
-fn advance_interval(
-    ms: u64,
-    at: i64,
-    due_ms: u64,
-    misfire: Misfire,
-    caught_up: u32,
-    now: Now,
-) -> Step {
-    let interval = i128::from(ms) * i128::from(NS_PER_MS);
-    let late = i128::from(now.mono_ns) - i128::from(at);
-    let passed = late / interval;
-    // How many due times this step leaves behind, and what it runs for.
-    let (behind, fires, missed) = match misfire {
-        Misfire::All if caught_up < CATCH_UP_MAX => (1, Some(due_ms), 0),
-        Misfire::One | Misfire::All => (passed + 1, Some(due_ms), passed),
-        Misfire::None => {
-            let latest_is_late = late - passed * interval > i128::from(LATE_MS_MAX * NS_PER_MS);
-            if latest_is_late {
-                (passed + 1, None, passed + 1)
-            } else {
-                let key = i128::from(due_ms) + passed * i128::from(ms);
-                let key = u64::try_from(key).unwrap_or(u64::MAX);
-                (passed + 1, Some(key), passed)
-            }
-        }
-    };
-    let next = i128::from(at) + behind * interval;
-    let wait_ms = (next - i128::from(now.mono_ns)) / i128::from(NS_PER_MS);
-    // By the clock of now, and never the key of a run before.
-    let by_clock = i128::from(now.wall_ms) + wait_ms;
-    let key = if behind == 1 && wait_ms < 0 {
-        due_ms.saturating_add(ms)
-    } else {
-        u64::try_from(by_clock).unwrap_or(0)
-    };
-    let used = fires.unwrap_or(due_ms);
-    Step {
-        fires,
-        next: Some((
-            At::Mono(i64::try_from(next).unwrap_or(i64::MAX)),
-            if key == used { key + 1 } else { key },
-        )),
-        missed: u64::try_from(missed).unwrap_or(u64::MAX),
-        more_due: next <= i128::from(now.mono_ns),
-    }
-}
-
-fn advance_cron(
-    next_after: impl Fn(u64) -> Option<u64>,
-    due_ms: u64,
-    misfire: Misfire,
-    caught_up: u32,
-    now: Now,
-) -> Step {
-    /// Missed due times are counted up to here, then the rest as one.
-    const COUNT_MAX: u64 = 1_000;
-    let wall = |at: u64| (At::Wall(at), at);
-    let following = next_after(due_ms);
-    if misfire == Misfire::All && caught_up < CATCH_UP_MAX {
-        return Step {
-            fires: Some(due_ms),
-            next: following.map(wall),
-            missed: 0,
-            more_due: following.is_some_and(|next| next <= now.wall_ms),
-        };
-    }
-    let mut passed = 0;
-    let mut next = following;
-    while let Some(at) = next.filter(|at| *at <= now.wall_ms) {
-        passed += 1;
-        next = next_after(if passed < COUNT_MAX { at } else { now.wall_ms });
-    }
-    let fires = if misfire != Misfire::None || now.wall_ms - due_ms <= LATE_MS_MAX {
-        Some(due_ms)
-    } else {
-        // Another one may just have become due.
-        next_after(now.wall_ms.saturating_sub(LATE_MS_MAX + 1)).filter(|at| *at <= now.wall_ms)
-    };
-    Step {
-        fires,
-        next: next.map(wall),
-        missed: passed + u64::from(fires.is_none()),
-        more_due: false,
-    }
-}
-
-/// The first due time after now.
-fn first_due(pace: &Pace, now: Now) -> Option<(At, u64)> {
-    match pace {
-        Pace::Every(ms) => {
-            let at = now.mono_ns as i64 + (*ms * NS_PER_MS) as i64;
-            Some((At::Mono(at), now.wall_ms + ms))
-        }
-        Pace::Cron(cron, zone) => {
-            let due_ms = zone.next_after(cron, now.wall_ms)?;
-            Some((At::Wall(due_ms), due_ms))
-        }
-    }
-}
-
-/// The due time of a stored schedule. `first` is what it would be if nothing were known.
-fn stored_due(pace: &Pace, timing: Timing, first: (At, u64), now: Now) -> (At, u64) {
-    // The clock was set back by hours meanwhile: what was computed by it is worth nothing.
-    if now.wall_ms.saturating_add(SET_BACK_MS) < timing.saved_ms {
-        return first;
-    }
-    match pace {
-        Pace::Every(ms) => {
-            let wait_ms = timing.due_ms as i128 - now.wall_ms as i128;
-            if wait_ms > i128::from(*ms) {
-                return first;
-            }
-            let at = now.mono_ns as i128 + wait_ms * i128::from(NS_PER_MS);
-            let at = i64::try_from(at).unwrap_or(i64::MIN);
-            (At::Mono(at), timing.due_ms)
-        }
-        Pace::Cron(..) => (At::Wall(timing.due_ms), timing.due_ms),
     }
 }
 

@@ -470,6 +470,11 @@ impl World {
                 others: false,
             }),
             Request::Write(batch) => {
+                for (identity, due_ms) in &batch.fires {
+                    let kept = batch.put.iter().any(|record| record.identity == *identity);
+                    let gone = batch.delete.contains(identity);
+                    assert!(kept || gone, "a run at {due_ms} without its state");
+                }
                 for record in batch.put {
                     self.store.insert(record.identity, record);
                 }
