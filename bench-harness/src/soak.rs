@@ -52,10 +52,15 @@ pub(crate) struct Options {
     overrides: Overrides,
     #[command(flatten)]
     site: SiteOptions,
-    /// What goes wrong, how often, and how much of it: kill-worker:EVERY,
-    /// stop-reading:EVERY[:FOR] (a client), client-restart:EVERY,
-    /// reconnect-storm:EVERY[:CONNECTIONS]; several with commas
-    #[arg(long, value_name = "FAULT", value_delimiter = ',')]
+    /// What goes wrong, how often, and how much of it.
+    #[arg(
+        long,
+        value_name = "FAULT",
+        value_delimiter = ',',
+        help = "What goes wrong, how often, and how much of it: kill-worker:EVERY, \
+                  stop-reading:EVERY[:FOR] (a client), client-restart:EVERY, \
+                  reconnect-storm:EVERY[:CONNECTIONS]; several with commas"
+    )]
     fault: Vec<Fault>,
     /// Send this many jobs per second at fixed times instead of one for each result
     #[arg(long, value_name = "JOBS")]

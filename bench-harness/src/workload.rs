@@ -55,9 +55,13 @@ pub(crate) struct Overrides {
     /// Share of the jobs that fail, 0 to 1
     #[arg(long, value_name = "SHARE")]
     fail_share: Option<f64>,
-    /// Time that a worker takes for a job: none, fixed:1ms, exp:MEAN, lognormal:MEDIAN[:SIGMA],
-    /// pareto:SHORTEST[:ALPHA] (heavy tail)
-    #[arg(long, value_name = "TIME")]
+    /// Time that a worker takes for a job.
+    #[arg(
+        long,
+        value_name = "TIME",
+        help = "Time that a worker takes for a job: none, fixed:1ms, exp:MEAN, \
+                  lognormal:MEDIAN[:SIGMA], pareto:SHORTEST[:ALPHA] (heavy tail)"
+    )]
     service: Option<Service>,
 }
 

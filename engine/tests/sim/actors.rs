@@ -87,6 +87,8 @@ impl World {
                 let msgid = self.some_ended();
                 self.send(conn, &["REPLY", "x", "{\"value\": 3}", &msgid]);
                 self.model.count_unmatched(&msgid);
+                self.model.told(id, tell, connected);
+                return self.settle();
             }
         }
         self.model.unregistered(id, tell, connected);

@@ -203,6 +203,11 @@ impl Model {
     /// A message of a worker that is not registered. True if `tell` and it is told so.
     pub(crate) fn unregistered(&mut self, id: &str, tell: bool, connected: bool) {
         self.count(Counter::IgnoredUnregistered);
+        self.told(id, tell, connected);
+    }
+
+    /// As [`Model::unregistered`] of a REPLY, which is counted by the job that it names.
+    pub(crate) fn told(&mut self, id: &str, tell: bool, connected: bool) {
         if tell && connected {
             self.count(Counter::DisconnectsSent);
             self.disconnects.push(id.to_owned());
