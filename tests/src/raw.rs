@@ -94,6 +94,24 @@ impl RawDealer {
         minor: u8,
         properties: &[(&str, &[u8])],
     ) -> io::Result<RawDealer> {
+        let mut dealer = RawDealer::begin(address, socket_type, minor, properties)?;
+        let (flags, body) = dealer.read_frame()?;
+        if flags & 4 == 0 || !body.starts_with(b"\x05READY") {
+            return Err(io::Error::other(format!(
+                "READY expected, got {flags} {body:?}"
+            )));
+        }
+        Ok(dealer)
+    }
+
+    /// The same without the answer to our READY: for a peer that will be refused, which may hear
+    /// of it before that answer.
+    pub fn begin(
+        address: &str,
+        socket_type: &str,
+        minor: u8,
+        properties: &[(&str, &[u8])],
+    ) -> io::Result<RawDealer> {
         let mut stream = TcpStream::connect(address)?;
         stream.set_read_timeout(Some(crate::PATIENCE))?;
         stream.set_write_timeout(Some(crate::PATIENCE))?;
@@ -106,17 +124,10 @@ impl RawDealer {
         let mut all: Vec<(&str, &[u8])> = vec![("Socket-Type", socket_type.as_bytes())];
         all.extend_from_slice(properties);
         stream.write_all(&ready_command(&all))?;
-        let mut dealer = RawDealer {
+        Ok(RawDealer {
             stream,
             unread: Vec::new(),
-        };
-        let (flags, body) = dealer.read_frame()?;
-        if flags & 4 == 0 || !body.starts_with(b"\x05READY") {
-            return Err(io::Error::other(format!(
-                "READY expected, got {flags} {body:?}"
-            )));
-        }
-        Ok(dealer)
+        })
     }
 
     /// The stream, to write bytes of any kind.

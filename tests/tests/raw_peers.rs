@@ -208,7 +208,9 @@ fn the_fourth_take_over_is_refused(target: Target) {
         );
         holder = newer;
     }
-    let mut fourth = connect(&frontend, b"twin");
+    let address = Router::tcp(&frontend);
+    let mut fourth = RawDealer::begin(address, "DEALER", 0, &[("Identity", b"twin")])
+        .unwrap_or_else(|e| panic!("{address}: {e}"));
     assert!(
         ends(&mut fourth),
         "a fourth take-over within 10 s was not refused"
